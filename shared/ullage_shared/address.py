@@ -1,0 +1,52 @@
+"""Addresses as operators write them: `host:port` to listen on, `http://host:port` to reach.
+
+An IPv6 address stands in brackets, as in a URL: `[::1]:9400`.
+"""
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+
+class AddressError(ValueError):
+    """The operator's fault. The message says what was wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host (without brackets) and a port, 0..65535."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_listen(text: str) -> Address:
+    """`127.0.0.1:8080`, `[::]:8080`, `:8080` (every interface). Port 0: any free one."""
+    try:
+        parts = urlsplit(f"//{text}")
+        port = parts.port
+    except ValueError as error:
+        raise AddressError(f"{text!r}: {error}; wanted host:port") from error
+    if port is None or parts.path or parts.query or parts.fragment or parts.username is not None:
+        raise AddressError(f"{text!r}: wanted host:port, as in 127.0.0.1:8080")
+    return Address(parts.hostname or "0.0.0.0", port)
+
+
+def parse_base_url(text: str) -> tuple[str, Address]:
+    """A server's address: the URL in normal form, and where to connect.
+
+    `HTTP://GPU-03:8000/` is `http://gpu-03:8000`. Only plain http, no path: requests keep theirs.
+    """
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise AddressError(f"{text!r}: {error}; wanted http://host:port") from error
+    if parts.scheme != "http" or not parts.hostname:
+        raise AddressError(f"{text!r}: wanted http://host:port")
+    if parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
+        raise AddressError(f"{text!r}: wanted http://host:port and nothing behind it")
+    address = Address(parts.hostname, 80 if port is None else port)
+    return f"http://{address}", address

@@ -1,0 +1,130 @@
+"""The wire between sidecar and router: one JSON document per node, schema 1.
+
+Rules
+* No decision compares wall clocks of two hosts: `age_s` is the sender's word, the moment of receipt
+  the receiver's. `ts` is for people.
+* Within one `boot_id`, `seq` only grows and an older one is dropped. A new `boot_id` is a new
+  replica.
+* Unknown fields are ignored. A missing one, or one out of range, is an error that names it, and
+  costs only the replica that it concerns.
+* `null` is unknown: neither idle nor full.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+SCHEMA: Final = 1
+PATH: Final = "/v1/snapshots"
+
+Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
+Count = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0.0, le=1e12)]
+Name = Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class State(StrEnum):
+    """Where a replica stands in its life."""
+
+    STARTING = "starting"
+    """Not answering yet."""
+    WARMING = "warming"
+    """Answering, but its score is held at 0."""
+    RAMPING = "ramping"
+    """Its score is discounted."""
+    SERVING = "serving"
+    DRAINING = "draining"
+    """Finishing what it has; wants nothing new."""
+    DOWN = "down"
+    """Answered before, does not now."""
+    HUNG = "hung"
+    """Answers, but its engine has work and makes no step."""
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica: one vLLM engine, or one data-parallel rank of it."""
+
+    id: Name
+    """`node/engine`, with `:rank` behind it when the server has several engines."""
+    url: Name
+    """Where routers reach the server: `http://host:port`."""
+    dp_rank: Count | None
+    """Sent as `X-data-parallel-rank`; null when the server has one engine."""
+    models: tuple[str, ...]
+    """Served names; empty is unknown."""
+    state: State
+    reason: str
+    """Why the state is not `serving`, or why the score is unknown; else empty."""
+    capacity_score: Ratio | None
+    """Headroom: 0 full, 1 empty."""
+    free_block_ratio: Ratio | None
+    """Free share of the KV blocks, smoothed, falling trend counted (mission S4, S5)."""
+    waiting_depth: Annotated[float, Meta(ge=0.0)] | None
+    """Waiting requests, smoothed."""
+    running_ratio: Ratio | None
+    """Running sequences as a share of `max_num_seqs`, smoothed."""
+    free_blocks: Count | None
+    total_blocks: Count | None
+    block_size: Count | None
+    """Tokens per block."""
+    running: Count | None
+    max_num_seqs: Count | None
+    waiting: Count | None
+    exhaustion_s: Seconds | None
+    """When the KV blocks will be gone if they go on falling like this; null: they do not fall."""
+    boot_id: Name
+    """The engine's incarnation."""
+    seq: Count
+    """Grows whenever anything but ages changes, over restarts of the sidecar too."""
+    age_s: Seconds
+    """How old the engine's last sign of life was when this was sent."""
+    ts: float
+    """Wall clock of the node, Unix seconds, for people."""
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """What one node (or an aggregator) publishes."""
+
+    schema: Annotated[int, Meta(ge=SCHEMA, le=SCHEMA)]
+    node: Name
+    replicas: tuple[Snapshot, ...]
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    schema: Annotated[int, Meta(ge=SCHEMA, le=SCHEMA)]
+    node: Name
+    replicas: tuple[msgspec.Raw, ...]
+
+
+class SnapshotError(ValueError):
+    """The peer's fault: what it sent is no snapshot document. The message names the field."""
+
+
+_envelope: Final = msgspec.json.Decoder(_Envelope)
+_snapshot: Final = msgspec.json.Decoder(Snapshot)
+
+
+def encode(document: Document) -> bytes:
+    """Render a document as JSON."""
+    return msgspec.json.encode(document)
+
+
+def decode(body: bytes) -> tuple[Document, tuple[str, ...]]:
+    """Read a document: what is sound in it, and a line for each replica that is not.
+
+    Raises `SnapshotError` when the document itself is unusable.
+    """
+    try:
+        envelope = _envelope.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SnapshotError(f"snapshot document: {error}") from error
+    sound, faults = [], []
+    for index, raw in enumerate(envelope.replicas):
+        try:
+            sound.append(_snapshot.decode(raw))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            faults.append(f"replicas[{index}]: {error}")
+    document = Document(schema=SCHEMA, node=envelope.node, replicas=tuple(sound))
+    return document, tuple(faults)

@@ -1,0 +1,1 @@
+"""Pure: no I/O, no clock, no dice. Time and randomness arrive as arguments."""
