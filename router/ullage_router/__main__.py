@@ -1,0 +1,138 @@
+"""`ullage-router`: the process."""
+
+import argparse
+import asyncio
+import logging
+import random
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import uvloop
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from ullage_router.admin import admin_app
+from ullage_router.config import Config
+from ullage_router.core.fleet import fleet_of
+from ullage_router.feed import SidecarFeed
+from ullage_router.http.proxy import Proxy
+from ullage_router.metrics import RouterCollector
+from ullage_router.models import Models
+from ullage_router.router import Router
+from ullage_shared.address import AddressError, parse_base_url, parse_listen
+from ullage_shared.config import ConfigError, load
+
+_log: Final = logging.getLogger("ullage_router")
+_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line. A flag beats the same key in the file."""
+    flags = argparse.ArgumentParser(
+        prog="ullage-router",
+        description="Sends each request to the vLLM replica that has headroom for it.",
+        epilog="Exit status: 0 stopped by a signal, 1 could not listen, 2 wrong configuration.",
+    )
+    flags.add_argument("--config", type=Path, metavar="FILE", help="TOML file")
+    flags.add_argument("--listen", metavar="HOST:PORT", help="where clients connect")
+    flags.add_argument("--admin", metavar="HOST:PORT", help="where operators look")
+    flags.add_argument(
+        "--replica",
+        dest="replicas",
+        action="append",
+        metavar="URL",
+        help="a vLLM server; may be repeated",
+    )
+    flags.add_argument(
+        "--sidecar",
+        dest="sidecars",
+        action="append",
+        metavar="URL",
+        help="a sidecar; its replicas join the fleet; may be repeated",
+    )
+    flags.add_argument("--log-level", choices=_LEVELS, default="info")
+    flags.add_argument("--version", action="version", version=f"ullage {version('ullage')}")
+    return flags
+
+
+def configure(arguments: argparse.Namespace) -> Config:
+    """File and flags, checked. Raises `ConfigError`."""
+    names = ("listen", "admin", "replicas", "sidecars")
+    given: dict[str, Any] = {n: getattr(arguments, n) for n in names if getattr(arguments, n)}
+    config = load(Config, arguments.config, given)
+    where = str(arguments.config or "command line")
+    try:
+        parse_listen(config.listen)
+        parse_listen(config.admin)
+        for url in (*config.replicas, *config.sidecars):
+            parse_base_url(url)
+    except AddressError as error:
+        raise ConfigError(f"{error} ({where})") from error
+    if not config.replicas and not config.sidecars:
+        raise ConfigError(f"replicas, sidecars: at least one must be named ({where})")
+    return config
+
+
+async def serve(config: Config) -> int:
+    """Run until SIGTERM or SIGINT. Returns the exit status."""
+    loop = asyncio.get_running_loop()
+    rng = random.Random()
+    router = Router(fleet_of(config.replicas), config.choose, rng)
+    async with aiohttp.ClientSession() as session:
+        models = Models(router, session)
+        proxy = Proxy(router, config.limits, loop, rng, models.body)
+        urls = [parse_base_url(url)[0] for url in config.sidecars]
+        feeds = {url: SidecarFeed(router, session, url) for url in urls}
+        registry = CollectorRegistry()
+        registry.register(RouterCollector(router, proxy, feeds))
+        runner = web.AppRunner(admin_app(router, feeds, registry), access_log=None)
+        await runner.setup()
+        admin, listen = parse_listen(config.admin), parse_listen(config.listen)
+        try:
+            await web.TCPSite(runner, admin.host, admin.port).start()
+            listen = await proxy.listen(listen)
+        except OSError as error:
+            _log.error("event=cannot_listen problem=%r", str(error))
+            await runner.cleanup()
+            return 1
+        stop = asyncio.Event()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, stop.set)
+        tasks = [loop.create_task(feed.run(config.poll_interval_s)) for feed in feeds.values()]
+        tasks.append(loop.create_task(models.run()))
+        _log.info("event=ready listen=%s admin=%s replicas=%d sidecars=%d", listen, admin,
+                  len(config.replicas), len(feeds))  # fmt: skip
+        await stop.wait()
+        _log.info("event=stopping requests=%d", sum(router.in_flight.by_replica.values()))
+        await proxy.stop(config.limits.stop_grace_s)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await runner.cleanup()
+    _log.info("event=stopped")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    arguments = parser().parse_args(argv)
+    logging.basicConfig(
+        level=arguments.log_level.upper(),
+        format="%(asctime)s level=%(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        config = configure(arguments)
+    except ConfigError as error:
+        sys.stderr.write(f"ullage-router: {error}\n")
+        return 2
+    return uvloop.run(serve(config))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

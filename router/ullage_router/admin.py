@@ -1,0 +1,120 @@
+"""What operators see on the admin port. Each page is a pure function of the router's state."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from ullage_router.core.decide import Standing, stand
+from ullage_router.core.fleet import Replica
+from ullage_router.feed import SidecarFeed
+from ullage_router.router import Decided, Router
+from ullage_router.tally import Tally
+
+
+def replica_row(router: Router, replica: Replica, now_s: float) -> dict[str, Any]:
+    """One replica as the router sees it now, and why it would or would not be chosen."""
+    standing = stand(replica, now_s, router.policy)
+    aside = replica.aside_until_s > now_s
+    seen = replica.snapshot
+    tally = router.tallies.get(replica.key) or Tally()
+    age_s = replica.age_s(now_s)
+    if aside:
+        why_not = "could not be reached a moment ago"
+    elif standing is Standing.SILENT:
+        why_not = "no fresh score: weighed by this router's own counts"
+    elif standing is Standing.FULL:
+        why_not = f"score is not above the floor of {router.policy.floor}"
+    else:
+        why_not = "" if standing is Standing.ELIGIBLE else f"it is {standing}"
+    return {
+        "id": replica.id,
+        "url": replica.url,
+        "dp_rank": replica.dp_rank,
+        "eligible": not aside and standing in (Standing.ELIGIBLE, Standing.SILENT),
+        "standing": standing,
+        "why_not": why_not,
+        "capacity_score": seen.capacity_score if seen else None,
+        "state": seen.state if seen else None,
+        "reason": seen.reason if seen else "",
+        "age_s": None if age_s is None else round(age_s, 3),
+        "in_flight": router.in_flight.by_replica[replica.key],
+        "dispatched": tally.dispatched,
+        "free_block_ratio": seen.free_block_ratio if seen else None,
+        "running": seen.running if seen else None,
+        "waiting": seen.waiting if seen else None,
+        "models": sorted(replica.models),
+        "sidecar": replica.source,
+    }
+
+
+def replicas_page(router: Router, feeds: Mapping[str, SidecarFeed], now_s: float) -> dict[str, Any]:
+    """`/replicas`: the table, and what is wrong with the sidecars."""
+    rows = [replica_row(router, replica, now_s) for replica in router.fleet.replicas.values()]
+    silent = bool(rows) and all(row["standing"] == Standing.SILENT for row in rows)
+    return {
+        "routing_by": "own_counts" if silent else "score",
+        "replicas": rows,
+        "sidecars": [
+            {"url": url, "problem": feed.problem, "faults": feed.faults}
+            for url, feed in feeds.items()
+        ],
+    }
+
+
+def decision_row(decided: Decided) -> dict[str, Any]:
+    """One line of `/decisions`."""
+    decision = decided.decision
+    return {
+        "at": decided.at,
+        "replica": decision.replica.id if decision.replica else None,
+        "why": decision.why,
+        "score": decision.score,
+        "in_flight": decided.in_flight,
+        "second_try": decided.second_try,
+    }
+
+
+def health_page(router: Router, now_s: float) -> tuple[int, dict[str, Any]]:
+    """`/healthz`: 200 while there is a replica that could be chosen, else 503."""
+    replicas = router.fleet.replicas.values()
+    able = sum(
+        stand(replica, now_s, router.policy) in (Standing.ELIGIBLE, Standing.SILENT)
+        for replica in replicas
+    )
+    return (200 if able else 503), {"eligible": able, "replicas": len(replicas)}
+
+
+def admin_app(
+    router: Router, feeds: Mapping[str, SidecarFeed], registry: CollectorRegistry
+) -> web.Application:
+    """The admin port."""
+
+    def page(content: Any, status: int = 200) -> web.Response:
+        body = orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        return web.Response(body=body, status=status, content_type="application/json")
+
+    async def replicas(_: web.Request) -> web.Response:
+        return page(replicas_page(router, feeds, router.now_s()))
+
+    async def decisions(_: web.Request) -> web.Response:
+        return page([decision_row(decided) for decided in reversed(router.recent)])
+
+    async def healthz(_: web.Request) -> web.Response:
+        status, content = health_page(router, router.now_s())
+        return page(content, status)
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    app = web.Application()
+    app.router.add_get("/replicas", replicas)
+    app.router.add_get("/decisions", decisions)
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/metrics", metrics)
+    return app

@@ -1,0 +1,145 @@
+"""Which replica gets a request: a weighted draw over what the sidecars published.
+
+    weight = capacity_score ** exponent     among replicas with capacity_score > floor
+
+The draw is random because the alternative, always the highest score, floods the emptiest replica
+for as long as the picture lasts, then the next. The square favours headroom, no more.
+
+Where a replica has no fresh score, it is neither taken for idle nor for full:
+
+* no candidate has one: each is weighed by this router's own count, `1 / (1 + in_flight)` in the
+  score's place;
+* some have: a silent replica is weighed like the worst of those that may be chosen.
+
+Nobody above the floor and nobody silent: refuse. Never push a request into a full replica.
+A replica that could not be reached is left out for a moment, unless that would leave nobody.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import Final
+
+from ullage_router.core.fleet import Fleet, Replica
+from ullage_router.core.policy import Policy
+from ullage_shared.snapshot import State
+
+
+class Standing(StrEnum):
+    """May this replica be given a request, and if not, why not."""
+
+    ELIGIBLE = "eligible"
+    SILENT = "silent"
+    """No fresh score: by the router's own counts."""
+    FULL = "full"
+    STARTING = "starting"
+    WARMING = "warming"
+    DRAINING = "draining"
+    DOWN = "down"
+    HUNG = "hung"
+
+
+class Why(StrEnum):
+    """The rule that settled a decision."""
+
+    SCORE = "score"
+    """Drawn by the sidecars' scores."""
+    OWN_COUNTS = "own_counts"
+    """No sidecar speaks for any candidate: drawn by this router's requests in flight."""
+    FULL = "full"
+    """Refused: at least one replica serves, and none has headroom."""
+    NO_REPLICA = "no_replica"
+    """Refused: no replica is serving."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where a request goes, and why. `replica` None: it is refused."""
+
+    replica: Replica | None
+    why: Why
+    score: float | None = None
+    """The replica's capacity score at that moment; None: it was silent."""
+
+
+_OUT: Final[Mapping[State, Standing]] = {
+    State.STARTING: Standing.STARTING,
+    State.WARMING: Standing.WARMING,
+    State.DRAINING: Standing.DRAINING,
+    State.DOWN: Standing.DOWN,
+    State.HUNG: Standing.HUNG,
+}
+"""States in which a replica gets nothing, whatever its score. The others go by their score."""
+
+
+def stand(replica: Replica, now_s: float, policy: Policy) -> Standing:
+    """Judge one replica by its snapshot alone."""
+    snapshot = replica.snapshot
+    if snapshot is None or snapshot.age_s + now_s - replica.received_s > policy.stale_after_s:
+        return Standing.SILENT
+    out = _OUT.get(snapshot.state)
+    if out is not None:
+        return out
+    if snapshot.capacity_score is None:
+        return Standing.SILENT
+    return Standing.ELIGIBLE if snapshot.capacity_score > policy.floor else Standing.FULL
+
+
+def decide(
+    fleet: Fleet,
+    model: str | None,
+    in_flight: Mapping[str, int],
+    now_s: float,
+    rng: Random,
+    policy: Policy,
+    tried: Collection[str] = (),
+) -> Decision:
+    """Choose among all replicas but the keys in `tried`. Total: every input has its answer.
+
+    `model`: the one that the request names, None if it names none or all replicas serve the same. A
+    model that nobody is known to serve is no ground for refusal: a replica will say so itself.
+    """
+    candidates = [replica for key, replica in fleet.replicas.items() if key not in tried]
+    if model is not None:
+        candidates = [r for r in candidates if not r.models or model in r.models] or candidates
+    reachable = [r for r in candidates if r.aside_until_s <= now_s] or candidates
+
+    scored: list[tuple[Replica, float | None, float]] = []  # replica, its score, score weighed with
+    silent: list[Replica] = []
+    full = False
+    for replica in reachable:
+        standing = stand(replica, now_s, policy)
+        if standing is Standing.SILENT:
+            silent.append(replica)
+        elif standing is Standing.FULL:
+            full = True
+        elif standing is Standing.ELIGIBLE:
+            assert replica.snapshot is not None
+            score = replica.snapshot.capacity_score
+            assert score is not None
+            scored.append((replica, score, score))
+
+    if scored:
+        if silent:
+            worst = min(score for _, _, score in scored)
+            scored += [(replica, None, worst) for replica in silent]
+        return _draw(scored, Why.SCORE, rng, policy.exponent)
+    if silent:
+        counted = [(r, None, 1.0 / (1.0 + in_flight.get(r.key, 0))) for r in silent]
+        return _draw(counted, Why.OWN_COUNTS, rng, policy.exponent)
+    return Decision(None, Why.FULL if full else Why.NO_REPLICA)
+
+
+def _draw(
+    weighed: Sequence[tuple[Replica, float | None, float]], why: Why, rng: Random, exponent: float
+) -> Decision:
+    weights = [base**exponent for _, _, base in weighed]
+    left = rng.random() * sum(weights)
+    chosen = weighed[-1]  # Rounding may leave a crumb, and all weights may underflow to 0.
+    for candidate, weight in zip(weighed, weights, strict=True):
+        left -= weight
+        if left < 0.0:
+            chosen = candidate
+            break
+    return Decision(chosen[0], why, chosen[1])

@@ -1,0 +1,152 @@
+"""The fleet: every replica that this router knows, with the latest snapshot of each.
+
+Rules
+* A listed replica stays in the fleet, heard of or not. One that only a sidecar publishes leaves
+  when that sidecar's document no longer names it; a sidecar that falls silent removes nothing.
+* Within one `boot_id` an older `seq` never replaces a newer one.
+* Ages are counted on this router's clock: `age_s` as sent, plus the time since receipt.
+* A server with several data-parallel ranks is several replicas at one URL. They take the place of
+  the listed URL as soon as they are published.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from ullage_shared.address import Address, AddressError, parse_base_url
+from ullage_shared.snapshot import Document, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One place where a request may go. A value: what changes is a new one."""
+
+    url: str
+    """`http://host:port`, in normal form."""
+    address: Address
+    dp_rank: int | None = None
+    snapshot: Snapshot | None = None
+    """The latest word of its sidecar; None: never heard."""
+    received_s: float = 0.0
+    """When that came, on the router's monotonic clock."""
+    source: str | None = None
+    """URL of the sidecar that publishes it."""
+    models: frozenset[str] = frozenset()
+    """Model names it answers to; empty: unknown."""
+    aside_until_s: float = 0.0
+    """Could not be reached: left out until then, on the router's monotonic clock."""
+
+    @property
+    def key(self) -> str:
+        """Names the replica for as long as it has this address."""
+        return self.url if self.dp_rank is None else f"{self.url}#{self.dp_rank}"
+
+    @property
+    def id(self) -> str:
+        """What people call it: its sidecar's name for it, else its host and port."""
+        return str(self.address) if self.snapshot is None else self.snapshot.id
+
+    def age_s(self, now_s: float) -> float | None:
+        """How old the snapshot's picture is. None: there is none. A clock set back ages nothing."""
+        if self.snapshot is None:
+            return None
+        return self.snapshot.age_s + max(0.0, now_s - self.received_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All replicas, by key, in a stable order."""
+
+    replicas: Mapping[str, Replica] = field(default_factory=lambda: MappingProxyType({}))
+    listed: frozenset[str] = frozenset()
+    """URLs of the operator's list."""
+    mixed: bool = False
+    """Do the replicas serve different models? Only then must a request's model be known."""
+
+
+def fleet_of(urls: Iterable[str]) -> Fleet:
+    """The fleet before anything was heard. Raises `AddressError`."""
+    parsed = [parse_base_url(url) for url in urls]
+    replicas = {url: Replica(url=url, address=address) for url, address in parsed}
+    return _fleet(replicas, frozenset(replicas))
+
+
+def hear(
+    fleet: Fleet, source: str, document: Document, now_s: float
+) -> tuple[Fleet, tuple[str, ...]]:
+    """Take in a sidecar's document: the new fleet, and a line for each replica it got wrong."""
+    faults: list[str] = []
+    heard: dict[str, Replica] = {}
+    for snapshot in document.replicas:
+        try:
+            url, address = parse_base_url(snapshot.url)
+        except AddressError as error:
+            faults.append(f"replica {snapshot.id}: url {error}")
+            continue
+        replica = Replica(url=url, address=address, dp_rank=snapshot.dp_rank)
+        if replica.key in heard:
+            faults.append(f"replica {snapshot.id}: {replica.key} is published twice")
+            continue
+        known = fleet.replicas.get(replica.key, replica)
+        heard[replica.key] = _newer(known, snapshot, source, now_s)
+    kept = {
+        key: replica
+        for key, replica in fleet.replicas.items()
+        if key not in heard and replica.source not in (source, None)
+    }
+    everything = kept | heard
+    reached = {replica.url for replica in everything.values()}
+    for url in sorted(fleet.listed - reached):
+        before = fleet.replicas.get(url)
+        everything[url] = before if before and before.source is None else _unheard(url)
+    return _fleet(everything, fleet.listed), tuple(faults)
+
+
+def vouch(fleet: Fleet, source: str, now_s: float) -> Fleet:
+    """The sidecar says that nothing has changed: what it said last is true now."""
+    replicas = {
+        key: replace(replica, received_s=now_s) if replica.source == source else replica
+        for key, replica in fleet.replicas.items()
+    }
+    return replace(fleet, replicas=MappingProxyType(replicas))
+
+
+def learn_models(fleet: Fleet, url: str, models: frozenset[str]) -> Fleet:
+    """A server's own list of models has come."""
+    replicas = {
+        key: replace(replica, models=models) if replica.url == url else replica
+        for key, replica in fleet.replicas.items()
+    }
+    return _fleet(replicas, fleet.listed)
+
+
+def set_aside(fleet: Fleet, key: str, until_s: float) -> Fleet:
+    """A replica could not be reached. Unknown keys (it has left) change nothing."""
+    replica = fleet.replicas.get(key)
+    if replica is None:
+        return fleet
+    aside = replace(replica, aside_until_s=until_s)
+    return replace(fleet, replicas=MappingProxyType({**fleet.replicas, key: aside}))
+
+
+def _newer(known: Replica, snapshot: Snapshot, source: str, now_s: float) -> Replica:
+    last = known.snapshot
+    if last is not None and last.boot_id == snapshot.boot_id and snapshot.seq < last.seq:
+        return known
+    return replace(
+        known,
+        snapshot=snapshot,
+        received_s=now_s,
+        source=source,
+        models=known.models or frozenset(snapshot.models),
+    )
+
+
+def _unheard(url: str) -> Replica:
+    return Replica(url=url, address=parse_base_url(url)[1])
+
+
+def _fleet(replicas: Mapping[str, Replica], listed: frozenset[str]) -> Fleet:
+    ordered = {key: replicas[key] for key in sorted(replicas)}
+    known = {replica.models for replica in ordered.values() if replica.models}
+    return Fleet(MappingProxyType(ordered), listed, mixed=len(known) > 1)

@@ -1,0 +1,47 @@
+"""The rules of choosing that an operator may set."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[choose]` in the configuration."""
+
+    floor: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            lt=1.0,
+            description="Capacity score, 0..1, that a replica must exceed to be given a request. "
+            "Higher refuses earlier.",
+        ),
+    ] = 0.15
+    exponent: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=16.0,
+            description="A replica's weight is its score to this power. Higher favours the "
+            "emptiest replica more, until all requests of one poll interval go there.",
+        ),
+    ] = 2.0
+    stale_after_s: Annotated[
+        float,
+        Meta(
+            gt=0.0,
+            le=3600.0,
+            description="Age, in seconds, from which a snapshot no longer vouches for its replica: "
+            "the router goes by its own counts. Higher trusts an old picture for longer.",
+        ),
+    ] = 3.0
+    set_aside_s: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=3600.0,
+            description="How long, in seconds, a replica that could not be reached is left out. "
+            "Higher returns later to one that is back.",
+        ),
+    ] = 1.0

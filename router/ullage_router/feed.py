@@ -1,0 +1,106 @@
+"""Keeps the fleet up to date: asks every sidecar in turn for its document, and servers for models.
+
+Rules
+* Nothing here is on the path of a request, and nothing a peer does ends a loop.
+* A sidecar that does not answer changes nothing: its snapshots age, and no longer vouch.
+* What goes wrong is counted by kind, and logged when it begins and when it ends, not each time.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from enum import StrEnum
+from typing import Final
+
+import aiohttp
+
+from ullage_router.core.fleet import hear, vouch
+from ullage_router.router import Router
+from ullage_shared import snapshot
+
+_log: Final = logging.getLogger(__name__)
+_TIMEOUT_S: Final = 1.0
+_MOST_BYTES: Final = 16 * 1024 * 1024
+
+
+class Poll(StrEnum):
+    """How one look at a sidecar ended."""
+
+    NEW = "new"
+    UNCHANGED = "unchanged"
+    UNREACHABLE = "unreachable"
+    TIMEOUT = "timeout"
+    STATUS = "status"
+    """It answered, but with neither 200 nor 304."""
+    INVALID = "invalid"
+    """It sent no snapshot document."""
+
+
+class SidecarFeed:
+    """The look at one sidecar, again and again."""
+
+    def __init__(self, router: Router, session: aiohttp.ClientSession, sidecar: str) -> None:
+        self.polls: Counter[Poll] = Counter()
+        self.faults: tuple[str, ...] = ()
+        """What was wrong with the latest document, a line for each replica."""
+        self.problem = ""
+        """Why the latest look failed; empty: it did not."""
+        self._router = router
+        self._session = session
+        self._sidecar = sidecar
+        self._etag = ""
+
+    async def run(self, interval_s: float) -> None:
+        """Look every `interval_s`, for ever."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time()
+        while True:
+            result, problem = await self._look()
+            self.polls[result] += 1
+            self._report(problem)
+            due_s = max(due_s + interval_s, loop.time())
+            await asyncio.sleep(due_s - loop.time())
+
+    async def _look(self) -> tuple[Poll, str]:
+        headers = {"If-None-Match": self._etag} if self._etag else {}
+        try:
+            async with self._session.get(
+                self._sidecar + snapshot.PATH,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
+            ) as answer:
+                if answer.status == 304 and self._etag:
+                    self._router.fleet = vouch(
+                        self._router.fleet, self._sidecar, self._router.now_s()
+                    )
+                    return Poll.UNCHANGED, ""
+                if answer.status != 200:
+                    return Poll.STATUS, f"answered {answer.status}"
+                body = await answer.content.read(_MOST_BYTES)
+                etag = answer.headers.get("ETag", "")
+        except TimeoutError:
+            return Poll.TIMEOUT, f"no answer within {_TIMEOUT_S} s"
+        except aiohttp.ClientConnectorError as error:
+            return Poll.UNREACHABLE, error.os_error.strerror or str(error.os_error)
+        except (aiohttp.ClientError, OSError) as error:
+            return Poll.UNREACHABLE, str(error) or type(error).__name__
+        return self._take_in(body, etag)
+
+    def _take_in(self, body: bytes, etag: str) -> tuple[Poll, str]:
+        self._etag = ""
+        try:
+            document, faults = snapshot.decode(body)
+        except snapshot.SnapshotError as error:
+            return Poll.INVALID, str(error)
+        router = self._router
+        router.fleet, more = hear(router.fleet, self._sidecar, document, router.now_s())
+        self.faults = faults + more
+        self._etag = etag
+        return Poll.NEW, "; ".join(self.faults)
+
+    def _report(self, problem: str) -> None:
+        if problem and not self.problem:
+            _log.warning("event=sidecar_problem sidecar=%s problem=%r", self._sidecar, problem)
+        elif self.problem and not problem:
+            _log.info("event=sidecar_well sidecar=%s", self._sidecar)
+        self.problem = problem

@@ -1,0 +1,68 @@
+"""Refusals in OpenAI's error format, whose messages say whose fault it was and what would help."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from ullage_router.core.decide import Why
+from ullage_router.http.message import Header, whole_response
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer that the router gives in a replica's place."""
+
+    status: int
+    code: str
+    message: str
+    retry_after_s: int | None = None
+
+    @property
+    def body(self) -> bytes:
+        """`{"error": {message, type, param, code}}`."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        error = {"message": self.message, "type": kind, "param": None, "code": self.code}
+        return orjson.dumps({"error": error})
+
+    def render(
+        self, request_id: bytes | None, *, keep_alive: bool, with_body: bool = True
+    ) -> bytes:
+        """The whole response."""
+        headers: list[Header] = [(b"Content-Type", b"application/json")]
+        if request_id:
+            headers.append((b"X-Request-Id", request_id))
+        if self.retry_after_s is not None:
+            headers.append((b"Retry-After", b"%d" % self.retry_after_s))
+        return whole_response(
+            self.status, headers, self.body, keep_alive=keep_alive, with_body=with_body
+        )
+
+
+NOT_HTTP: Final = Refusal(400, "bad_request", "The request is not valid HTTP/1.1.")
+NO_CONNECT: Final = Refusal(405, "method_not_allowed", "CONNECT is not offered here.")
+STOPPING: Final = Refusal(503, "router_stopping", "The router is being stopped. Try again.", 1)
+
+
+def head_too_large(limit_bytes: int) -> Refusal:
+    """The client's fault: its headers."""
+    return Refusal(
+        431, "headers_too_large", f"The request's head is larger than {limit_bytes} bytes."
+    )
+
+
+def body_too_large(limit_bytes: int) -> Refusal:
+    """The client's fault: its body."""
+    return Refusal(413, "body_too_large", f"The request's body is larger than {limit_bytes} bytes.")
+
+
+def refused(why: Why) -> Refusal:
+    """Nobody to give the request to. One second is two looks at the sidecars."""
+    if why is Why.FULL:
+        return Refusal(503, "no_capacity", "All replicas are full. Try again in a moment.", 1)
+    return Refusal(503, "no_replica", "No replica is serving at present. Try again in a moment.", 1)
+
+
+def replica_failed(replica_id: str, problem: str) -> Refusal:
+    """The replica's fault, and another was tried or there is none."""
+    return Refusal(502, "replica_failed", f"Replica {replica_id} gave no valid answer: {problem}.")

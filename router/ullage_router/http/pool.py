@@ -1,0 +1,75 @@
+"""Idle connections to replicas, kept for the next request.
+
+Rule: one that has been idle for longer than `idle_s` is never used again. uvicorn, in front of
+vLLM, closes after 5 s; a request written to a connection just being closed is lost.
+"""
+
+import asyncio
+from collections import defaultdict
+
+from ullage_router.http.upstream import Upstream
+from ullage_shared.address import Address
+
+
+class Pool:
+    """The idle connections by address, the most recently used first."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, idle_s: float, connect_s: float) -> None:
+        self._loop = loop
+        self._idle_s = idle_s
+        self._connect_s = connect_s
+        self._idle: defaultdict[Address, list[Upstream]] = defaultdict(list)
+        self._sweeper = loop.call_later(idle_s, self._sweep)
+
+    def take(self, address: Address) -> Upstream | None:
+        """An open idle connection, if there is one."""
+        idle = self._idle.get(address)
+        oldest_s = self._loop.time() - self._idle_s
+        while idle:
+            upstream = idle.pop()
+            if upstream.open and upstream.idle_since_s > oldest_s:
+                return upstream
+            upstream.abort()
+        return None
+
+    def give(self, upstream: Upstream) -> None:
+        """Keep a connection whose exchange has finished, if it can carry another."""
+        if upstream.release():
+            upstream.idle_since_s = self._loop.time()
+            self._idle[upstream.address].append(upstream)
+
+    async def connect(self, address: Address) -> Upstream:
+        """A new connection. Raises `OSError`, and `TimeoutError` after `connect_s`."""
+        async with asyncio.timeout(self._connect_s):
+            _, upstream = await self._loop.create_connection(
+                lambda: Upstream(address), address.host, address.port
+            )
+        return upstream
+
+    def close(self) -> None:
+        """End every idle connection."""
+        self._sweeper.cancel()
+        for idle in self._idle.values():
+            for upstream in idle:
+                upstream.abort()
+        self._idle.clear()
+
+    @property
+    def idle(self) -> int:
+        """How many connections wait here."""
+        return sum(len(idle) for idle in self._idle.values())
+
+    def _sweep(self) -> None:
+        self._sweeper = self._loop.call_later(self._idle_s / 2, self._sweep)
+        oldest_s = self._loop.time() - self._idle_s
+        for address, idle in list(self._idle.items()):
+            kept = []
+            for upstream in idle:
+                if upstream.open and upstream.idle_since_s > oldest_s:
+                    kept.append(upstream)
+                else:
+                    upstream.abort()
+            if kept:
+                self._idle[address] = kept
+            else:
+                del self._idle[address]

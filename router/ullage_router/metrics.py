@@ -1,0 +1,142 @@
+"""The router's metrics in Prometheus' form, made from its plain numbers when asked.
+
+Labels are bounded: `replica` by the fleet (a replica that leaves takes its series along),
+`sidecar` by the configuration, `code` by what replicas answer, the others by enums.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from ullage_router.core.decide import Standing, Why, stand
+from ullage_router.core.fleet import Replica
+from ullage_router.feed import SidecarFeed
+from ullage_router.http.proxy import Proxy
+from ullage_router.router import Router
+from ullage_router.tally import Histogram, Tally
+
+HELP: Final[Mapping[str, str]] = {
+    "dispatched": "Requests sent to the replica, second tries included.",
+    "in_flight": "Requests sent to the replica whose last byte has not come.",
+    "responses": "Whole responses, by status code.",
+    "failures": "Tries that ended without an answer, by kind: connect, closed, invalid.",
+    "responses_cut": "Responses that ended before they were whole, after their first byte.",
+    "clients_gone": "Requests whose client left before the answer was whole.",
+    "response_bytes": "Bytes of response bodies passed on.",
+    "response_chunks": "Pieces of response bodies passed on.",
+    "time_to_first_byte_seconds": "From the whole request to the first byte of the body.",
+    "duration_seconds": "From the whole request to the last byte of the body.",
+    "score_at_decision": "Capacity score, 0..1, at each decision for the replica.",
+    "replica_score": "Capacity score, 0..1, in the latest snapshot.",
+    "replica_snapshot_age_seconds": "Age of the latest snapshot.",
+    "replica_standing": "1 for what the replica is now: eligible, silent, full, down, …",
+    "decisions": "Decisions, by the rule that settled them.",
+    "refusals": "Answers given in a replica's place, by code.",
+    "sidecar_polls": "Looks at the sidecar, by result.",
+    "client_connections": "Open client connections.",
+    "idle_upstream_connections": "Connections to replicas that wait for a request.",
+}
+"""Every metric, by its name behind `ullage_router_`."""
+
+
+def _counter(name: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"ullage_router_{name}", HELP[name], labels=labels)
+
+
+def _gauge(name: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"ullage_router_{name}", HELP[name], labels=labels)
+
+
+class RouterCollector(Collector):
+    """Everything that the router counts."""
+
+    def __init__(self, router: Router, proxy: Proxy, feeds: Mapping[str, SidecarFeed]) -> None:
+        self._router = router
+        self._proxy = proxy
+        self._feeds = feeds
+
+    def collect(self) -> Iterator[Metric]:
+        """All metric families, as they stand now."""
+        replicas = list(self._router.fleet.replicas.values())
+        pairs = [(r.id, self._router.tallies.get(r.key) or Tally()) for r in replicas]
+        yield from self._traffic(replicas, pairs)
+        yield self._histogram("time_to_first_byte_seconds", ((i, t.first_byte_s) for i, t in pairs))
+        yield self._histogram("duration_seconds", ((i, t.duration_s) for i, t in pairs))
+        yield self._histogram("score_at_decision", ((i, t.score) for i, t in pairs))
+        yield from self._fleet(replicas)
+        yield from self._whole()
+
+    def _traffic(
+        self, replicas: Iterable[Replica], pairs: Iterable[tuple[str, Tally]]
+    ) -> Iterator[Metric]:
+        in_flight = _gauge("in_flight", "replica")
+        for replica in replicas:
+            in_flight.add_metric([replica.id], self._router.in_flight.by_replica[replica.key])
+        dispatched = _counter("dispatched", "replica")
+        cut = _counter("responses_cut", "replica")
+        gone = _counter("clients_gone", "replica")
+        size = _counter("response_bytes", "replica")
+        chunks = _counter("response_chunks", "replica")
+        responses = _counter("responses", "replica", "code")
+        failures = _counter("failures", "replica", "kind")
+        for name, tally in pairs:
+            dispatched.add_metric([name], tally.dispatched)
+            cut.add_metric([name], tally.cut)
+            gone.add_metric([name], tally.client_gone)
+            size.add_metric([name], tally.response_bytes)
+            chunks.add_metric([name], tally.chunks)
+            for code, count in sorted(tally.responses.items()):
+                responses.add_metric([name, str(code)], count)
+            for kind, count in sorted(tally.failures.items()):
+                failures.add_metric([name, kind], count)
+        yield from (in_flight, dispatched, responses, failures, cut, gone, size, chunks)
+
+    def _histogram(self, name: str, rows: Iterable[tuple[str, Histogram]]) -> Metric:
+        family = HistogramMetricFamily(f"ullage_router_{name}", HELP[name], labels=["replica"])
+        for replica, histogram in rows:
+            total, buckets = 0, []
+            for bound, count in zip((*histogram.bounds, "+Inf"), histogram.counts, strict=True):
+                total += count
+                buckets.append((str(bound), total))
+            family.add_metric([replica], buckets, histogram.sum)
+        return family
+
+    def _fleet(self, replicas: Iterable[Replica]) -> Iterator[Metric]:
+        now_s = self._router.now_s()
+        score = _gauge("replica_score", "replica")
+        age = _gauge("replica_snapshot_age_seconds", "replica")
+        standings = _gauge("replica_standing", "replica", "standing")
+        for replica in replicas:
+            if replica.snapshot is not None and replica.snapshot.capacity_score is not None:
+                score.add_metric([replica.id], replica.snapshot.capacity_score)
+            age_s = replica.age_s(now_s)
+            if age_s is not None:
+                age.add_metric([replica.id], age_s)
+            now = stand(replica, now_s, self._router.policy)
+            for standing in Standing:
+                standings.add_metric([replica.id, standing], float(standing is now))
+        yield from (score, age, standings)
+
+    def _whole(self) -> Iterator[Metric]:
+        decisions = _counter("decisions", "why")
+        for why in Why:
+            decisions.add_metric([why], self._router.decisions[why])
+        refusals = _counter("refusals", "code")
+        for code, count in sorted(self._router.refusals.items()):
+            refusals.add_metric([code], count)
+        polls = _counter("sidecar_polls", "sidecar", "result")
+        for sidecar, feed in self._feeds.items():
+            for result, count in sorted(feed.polls.items()):
+                polls.add_metric([sidecar, result], count)
+        clients = _gauge("client_connections")
+        clients.add_metric([], len(self._proxy.clients))
+        idle = _gauge("idle_upstream_connections")
+        idle.add_metric([], self._proxy.pool.idle)
+        yield from (decisions, refusals, polls, clients, idle)

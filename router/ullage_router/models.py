@@ -1,0 +1,77 @@
+"""`GET /v1/models`: the union of what the replicas serve, asked for in the background.
+
+A server's own list also names what its sidecar may not know: adapters loaded while it runs. A
+server that cannot be asked (it may want an API key) leaves its last list standing.
+"""
+
+import asyncio
+from typing import Any, Final
+
+import aiohttp
+import orjson
+
+from ullage_router.core.fleet import learn_models
+from ullage_router.router import Router
+
+_TIMEOUT_S: Final = 2.0
+_NEW_SERVER_S: Final = 0.5
+_REFRESH_S: Final = 10.0
+
+
+class Models:
+    """The servers' lists of models."""
+
+    def __init__(self, router: Router, session: aiohttp.ClientSession) -> None:
+        self._router = router
+        self._session = session
+        self._lists: dict[str, list[dict[str, Any]]] = {}
+        self._body: bytes | None = None
+
+    def body(self) -> bytes | None:
+        """The answer; None: no server has said what it serves."""
+        return self._body
+
+    async def run(self) -> None:
+        """Ask new servers at once and all of them now and then, for ever."""
+        loop = asyncio.get_running_loop()
+        due_s: dict[str, float] = {}
+        while True:
+            urls = {replica.url for replica in self._router.fleet.replicas.values()}
+            self._forget(self._lists.keys() - urls)
+            due_s = {url: due_s.get(url, 0.0) for url in urls}
+            asked = [url for url, at_s in due_s.items() if at_s <= loop.time()]
+            answered = await asyncio.gather(*(self._ask(url) for url in asked))
+            for url, well in zip(asked, answered, strict=True):
+                due_s[url] = loop.time() + (_REFRESH_S if well else _NEW_SERVER_S)
+            await asyncio.sleep(_NEW_SERVER_S)
+
+    async def _ask(self, url: str) -> bool:
+        try:
+            async with self._session.get(
+                f"{url}/v1/models", timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)
+            ) as answer:
+                if answer.status != 200:
+                    return 400 <= answer.status < 500  # It will not say: no use in asking soon.
+                cards = orjson.loads(await answer.read())["data"]
+            names = frozenset(str(card["id"]) for card in cards)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, TypeError, KeyError):
+            return False
+        if self._lists.get(url) != cards:
+            self._lists[url] = cards
+            self._router.fleet = learn_models(self._router.fleet, url, names)
+            self._render()
+        return True
+
+    def _forget(self, urls: set[str]) -> None:
+        for url in urls:
+            del self._lists[url]
+        if urls:
+            self._render()
+
+    def _render(self) -> None:
+        union: dict[str, dict[str, Any]] = {}
+        for url in sorted(self._lists):
+            for card in self._lists[url]:
+                union.setdefault(card["id"], card)
+        data = [union[name] for name in sorted(union)]
+        self._body = orjson.dumps({"object": "list", "data": data}) if self._lists else None

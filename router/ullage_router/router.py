@@ -1,0 +1,114 @@
+"""The router's one owner of state: the fleet, the counts, the dice, the record of decisions."""
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from ullage_router.core.ask import model_of
+from ullage_router.core.decide import Decision, decide
+from ullage_router.core.fleet import Fleet, Replica, set_aside
+from ullage_router.core.inflight import Hold, InFlight
+from ullage_router.core.policy import Policy
+from ullage_router.tally import Tally
+
+_log: Final = logging.getLogger(__name__)
+_REMEMBERED: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision of the past, for people."""
+
+    at: float
+    """Unix seconds."""
+    decision: Decision
+    in_flight: int
+    """The replica's requests in flight from this router, before this one."""
+    second_try: bool
+
+
+class Router:
+    """Chooses, and counts what it chose."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        policy: Policy,
+        rng: Random,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.policy = policy
+        self.now_s = now_s
+        self.in_flight = InFlight()
+        self.decisions: Counter[str] = Counter()
+        """By `Why`, refusals included."""
+        self.refusals: Counter[str] = Counter()
+        """Answers that the router gave in a replica's place, by code."""
+        self.recent: deque[Decided] = deque(maxlen=_REMEMBERED)
+        self.tallies: dict[str, Tally] = {}
+        """By replica key; a replica that leaves takes its tally along."""
+        self._rng = rng
+        self._fleet = fleet
+
+    @property
+    def fleet(self) -> Fleet:
+        """The latest picture. Replaced whole, never changed."""
+        return self._fleet
+
+    @fleet.setter
+    def fleet(self, fleet: Fleet) -> None:
+        if fleet.replicas.keys() != self._fleet.replicas.keys():
+            for key in fleet.replicas.keys() - self._fleet.replicas.keys():
+                _log.info("event=replica_joined replica=%s", key)
+            for key in self._fleet.replicas.keys() - fleet.replicas.keys():
+                _log.info("event=replica_left replica=%s", key)
+                self.tallies.pop(key, None)
+        self._fleet = fleet
+
+    def choose(self, body: bytes, tried: Collection[str] = ()) -> Decision:
+        """Choose for a request with this body; not among the keys in `tried`."""
+        fleet = self._fleet
+        decision = decide(
+            fleet,
+            model_of(body) if fleet.mixed else None,
+            self.in_flight.by_replica,
+            self.now_s(),
+            self._rng,
+            self.policy,
+            tried,
+        )
+        self.decisions[decision.why] += 1
+        waiting = self.in_flight.by_replica[decision.replica.key] if decision.replica else 0
+        self.recent.append(Decided(time.time(), decision, waiting, bool(tried)))
+        if decision.replica is not None and decision.score is not None:
+            self.tally(decision.replica).score.observe(decision.score)
+        return decision
+
+    def dispatch(self, replica: Replica) -> tuple[Hold, Tally]:
+        """A request goes to `replica` now: count it there until the hold is released."""
+        tally = self.tally(replica)
+        tally.dispatched += 1
+        return self.in_flight.hold(replica.key), tally
+
+    def failed(self, replica: Replica, failure: str, problem: str) -> None:
+        """`replica` gave no answer. One that cannot even be reached is left out for a moment."""
+        self.tally(replica).failures[failure] += 1
+        now_s = self.now_s()
+        if failure == "connect":
+            current = self._fleet.replicas.get(replica.key)
+            if current is not None and current.aside_until_s <= now_s:
+                _log.warning("event=replica_unreachable replica=%s problem=%r", replica.id, problem)
+            self._fleet = set_aside(self._fleet, replica.key, now_s + self.policy.set_aside_s)
+
+    def tally(self, replica: Replica) -> Tally:
+        """The counts of `replica`."""
+        tally = self.tallies.get(replica.key)
+        if tally is None:
+            tally = Tally()
+            if replica.key in self._fleet.replicas:
+                self.tallies[replica.key] = tally
+        return tally
