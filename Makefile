@@ -1,0 +1,86 @@
+# Two commands do everything, set-up included:  make demo,  make test.
+# PYTHON: an interpreter of version 3.11 or later.  PORT_BASE: first of the demo's ports.
+
+PYTHON ?= python3
+PORT_BASE ?= 18800
+KEEP ?=
+
+BIN := .venv/bin
+SOURCES := $(shell find sidecar router shared -name '*.py') pyproject.toml README.md LICENSE
+VLLM := .venv-vllm
+MODEL := .build/tiny-model
+WHEEL := .build/wheel/stamp
+
+export ULLAGE_VLLM_VENV := $(abspath $(VLLM))
+export ULLAGE_TINY_MODEL := $(abspath $(MODEL))
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check lint docs env env-vllm system bench-proxy bench-record clean
+
+help: ## what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
+
+demo: env env-vllm ## two real vLLM servers, a sidecar, a router, real requests (KEEP=1 leaves it up)
+	PYTHONPATH=deploy $(BIN)/python -m demo --venv $(VLLM) --model $(MODEL) \
+		--port-base $(PORT_BASE) $(if $(KEEP),--keep)
+
+test: lint env-vllm system ## every test (under 20 minutes)
+	$(BIN)/pytest
+
+check: lint ## the quick tests (under a minute)
+	$(BIN)/pytest -m "not vllm and not slow"
+
+lint: env ## style, types, and the walls between the packages
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports > .build/walls.log || { cat .build/walls.log; exit 1; }
+
+docs: env ## write the README's tables anew from the code
+	$(BIN)/python tests/docs/tables.py --write README.md
+
+bench-proxy: env system ## CPU per request and per streamed chunk beside other proxies
+	$(BIN)/python tests/bench/proxy/bench.py
+
+bench-record: env-vllm ## cost of the plugin's record() inside vLLM
+	$(VLLM)/bin/python tests/bench/bench_record.py
+
+env: .venv/wheel ## the environment of sidecar, router and tests
+env-vllm: $(VLLM)/wheel $(MODEL)/config.json ## the environment of vLLM on the CPU, and its model
+
+system: ## Debian packages that tests and benchmarks need
+	@$(PYTHON) tests/system_packages.py
+
+.venv/ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.x")'
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/pip install --quiet --group dev
+	$(BIN)/pip install --quiet --no-build-isolation ".[sidecar,router]"
+	@touch $@
+
+$(WHEEL): $(SOURCES) .venv/ready
+	@rm -rf .build/wheel && mkdir -p .build/wheel
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir .build/wheel .
+	@touch $@
+
+.venv/wheel: $(WHEEL)
+	$(BIN)/pip install --quiet --no-deps --force-reinstall .build/wheel/*.whl
+	@touch $@
+
+$(VLLM)/ready: deploy/vllm_cpu/build_env.py deploy/vllm_cpu/constraints.txt
+	$(PYTHON) deploy/vllm_cpu/build_env.py $(VLLM)
+	@touch $@
+
+$(VLLM)/wheel: $(WHEEL) $(VLLM)/ready
+	$(VLLM)/bin/python -m pip install --quiet --no-deps --force-reinstall .build/wheel/*.whl
+	@touch $@
+
+$(MODEL)/config.json: deploy/vllm_cpu/make_tiny_model.py | $(VLLM)/ready
+	$(VLLM)/bin/python deploy/vllm_cpu/make_tiny_model.py $(MODEL)
+	@touch $@
+
+clean: ## remove what was built
+	rm -rf .venv .venv-vllm .build dist

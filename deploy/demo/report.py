@@ -1,0 +1,72 @@
+"""What the demo prints when the load is done."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from statistics import quantiles
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from demo.load import Answer
+from demo.watch import Counts, Peaks
+
+
+def phase_table(
+    title: str, replicas: Sequence[str], answers: Sequence[Answer], counted: Counts, peaks: Peaks
+) -> Table:
+    """A row for each replica: what it got, at what score, how full it was, how fast it began."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("replica")
+    for column in (
+        "sent",
+        "share",
+        "mean score",
+        "most running",
+        "most waiting",
+        "TTFT p50",
+        "TTFT p99",
+    ):
+        table.add_column(column, justify="right")
+    total = sum(counted.dispatched.values())
+    for name in replicas:
+        sent, scored = counted.dispatched[name], counted.scored[name]
+        ttft_s = [a.ttft_s for a in answers if a.replica == name and not a.problem]
+        table.add_row(
+            name,
+            f"{sent:.0f}",
+            f"{sent / total:.0%}" if total else "–",
+            f"{counted.score_sum[name] / scored:.2f}" if scored else "–",
+            str(peaks.running[name]),
+            str(peaks.waiting[name]),
+            *(f"{1000 * value:.0f} ms" for value in _p50_p99(ttft_s)),
+        )
+    return table
+
+
+def _p50_p99(values: Sequence[float]) -> tuple[float, float]:
+    if len(values) < 2:
+        return (values[0], values[0]) if values else (0.0, 0.0)
+    cuts = quantiles(values, n=100, method="inclusive")
+    return cuts[49], cuts[98]
+
+
+def decision_lines(decisions: Sequence[dict[str, Any]]) -> list[str]:
+    """The latest decisions, one line each."""
+    lines = []
+    for row in decisions:
+        at = datetime.fromtimestamp(row["at"], UTC).strftime("%H:%M:%S.%f")[:-3]
+        score = "unknown" if row["score"] is None else f"{row['score']:.2f}"
+        lines.append(
+            f"{at}  {row['replica'] or 'refused':<18} why={row['why']:<10} score={score:<8} "
+            f"in flight before={row['in_flight']}"
+        )
+    return lines
+
+
+def print_failures(console: Console, answers: Sequence[Answer]) -> int:
+    """Name what went wrong, a few at most; return how many requests failed."""
+    failed = [answer for answer in answers if answer.problem]
+    for answer in failed[:5]:
+        console.print(f"[red]{answer.ask.path} on {answer.replica or '?'}: {answer.problem}[/red]")
+    return len(failed)

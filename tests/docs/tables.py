@@ -1,0 +1,115 @@
+"""The README's tables of keys and metrics, written from the code.
+
+Usage: tables.py --write README.md
+"""
+
+import argparse
+import asyncio
+import random
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from prometheus_client.registry import Collector
+
+import ullage_router.config
+import ullage_sidecar.config
+from ullage_router.core.fleet import Fleet
+from ullage_router.core.policy import Policy
+from ullage_router.http.proxy import Proxy
+from ullage_router.metrics import RouterCollector
+from ullage_router.router import Router
+from ullage_shared.config import keys
+from ullage_sidecar.endpoints import Served
+from ullage_sidecar.metrics import NodeCollector
+from ullage_sidecar.node import Node
+
+_MARK: Final = re.compile(r"<!-- table: (?P<name>[a-z ]+) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def key_table(kind: type[msgspec.Struct], prefix: str = "") -> str:
+    """Every key of a configuration."""
+    rows = []
+    for key in keys(kind):
+        default = "" if key.default is None else f"`{_toml(key.default)}`"
+        rows.append((f"`{prefix}{key.name}`", default, key.description))
+    return _table(("key", "default", "meaning"), rows)
+
+
+def metric_table(collector: Collector) -> str:
+    """Every metric family of a process."""
+    rows = []
+    for family in collector.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        labels = ", ".join(f"`{label}`" for label in getattr(family, "_labelnames", ()))
+        rows.append((f"`{name}`", family.type, labels, family.documentation))
+    return _table(("metric", "type", "labels", "meaning"), rows)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value).replace("()", "[]")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines
+    )
+
+
+def _router_metrics() -> str:
+    async def table() -> str:
+        router = Router(Fleet(), Policy(), random.Random(0))
+        limits = ullage_router.config.Limits()
+        loop = asyncio.get_running_loop()
+        proxy = Proxy(router, limits, loop, random.Random(0), lambda: None)
+        try:
+            return metric_table(RouterCollector(router, proxy, {}))
+        finally:
+            proxy.pool.close()
+
+    return asyncio.run(table())
+
+
+def _sidecar_metrics() -> str:
+    node = Node(ullage_sidecar.config.Config(node="any"), 0.0)
+    return metric_table(NodeCollector(node, Served(), "0", time.monotonic))
+
+
+def _sidecar_keys() -> str:
+    engine = key_table(ullage_sidecar.config.EngineEntry, "engine[].")
+    return key_table(ullage_sidecar.config.Config) + engine.split("\n", 2)[2]
+
+
+TABLES: Final[dict[str, Callable[[], str]]] = {
+    "router keys": lambda: key_table(ullage_router.config.Config),
+    "sidecar keys": _sidecar_keys,
+    "router metrics": _router_metrics,
+    "sidecar metrics": _sidecar_metrics,
+}
+
+
+def filled(readme: str) -> str:
+    """The README with every table as the code has it."""
+    return _MARK.sub(
+        lambda mark: f"<!-- table: {mark['name']} -->\n{TABLES[mark['name']]()}<!-- end -->", readme
+    )
+
+
+def main() -> int:
+    """Write the tables into a file."""
+    arguments = argparse.ArgumentParser(description="write a README's tables from the code")
+    arguments.add_argument("--write", type=Path, required=True, metavar="FILE")
+    path: Path = arguments.parse_args().write
+    path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

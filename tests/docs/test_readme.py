@@ -1,0 +1,46 @@
+"""The README says what the code does."""
+
+import re
+from pathlib import Path
+
+import pytest
+import tables
+
+import ullage_router.__main__
+import ullage_sidecar.__main__
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_every_table_in_the_readme_is_what_the_code_says():
+    text = README.read_text(encoding="utf-8")
+    assert set(re.findall(r"<!-- table: ([a-z ]+) -->", text)) == set(tables.TABLES)
+    assert tables.filled(text) == text, "run `make docs`"
+
+
+@pytest.mark.parametrize("name", sorted(tables.TABLES))
+def test_every_key_and_metric_is_described(name):
+    rows = [row.strip("| \n").split(" | ") for row in tables.TABLES[name]().splitlines()[2:]]
+    assert rows
+    assert [row[0] for row in rows if len(row[-1]) < 10] == []
+
+
+@pytest.mark.parametrize("command", [ullage_router.__main__, ullage_sidecar.__main__])
+def test_the_readme_shows_only_flags_that_exist(command, capsys):
+    name = command.__name__.partition(".")[0].replace("_", "-")
+    with pytest.raises(SystemExit):
+        command.main(["--help"])
+    offered = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    shown = set()
+    for line in README.read_text(encoding="utf-8").splitlines():
+        if line.startswith(f"{name} "):
+            shown |= set(re.findall(r"--[a-z-]+", line))
+    assert shown
+    assert shown <= offered
+
+
+def test_the_makefile_has_the_targets_that_the_readme_names():
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", README.read_text(encoding="utf-8"), re.M))
+    makefile = (README.parent / "Makefile").read_text(encoding="utf-8")
+    assert named
+    assert named <= set(re.findall(r"^([a-z-]+):", makefile, re.M))
