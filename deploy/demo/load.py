@@ -66,7 +66,6 @@ def _ask(rng: random.Random, *, long: bool) -> Ask:
         "stream": rng.random() < 0.5,
         "max_tokens": rng.randint(100, 250) if long else rng.randint(8, 64),
         "ignore_eos": True,
-        "seed": rng.randrange(1 << 31),
     }
     if rng.random() < 0.5:
         return Ask("/v1/completions", {**body, "prompt": text})
