@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write constraints.txt anew: what vLLM's CPU build needs, resolved by pip today.
 
-Usage: PYTHONPATH=deploy python3.11 -m vllm_cpu.relock_env   (a maintainer's tool; needs 4 GB of temporary space)
+Usage: PYTHONPATH=deploy python3.11 -m vllm_cpu.relock_env
+
+A maintainer's tool; it needs 4 GB of temporary space.
 
 Left out on purpose, out of what the wheel asks for:
 - torchvision, torchaudio, torchcodec: they do not load beside this torch, and a text model needs

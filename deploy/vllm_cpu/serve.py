@@ -32,7 +32,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 POLL_S = 0.2
 
@@ -184,7 +184,7 @@ class CpuServer:
             raise ServerError(f"the server for {self.url} is not started")
         return self._process.poll()
 
-    def wait_exit(self) -> None:
+    def wait_exit(self) -> NoReturn:
         """Wait until the server ends by itself, and raise ServerError with its last words."""
         while (status := self.exit_status()) is None:
             time.sleep(POLL_S)
