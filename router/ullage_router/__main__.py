@@ -24,7 +24,7 @@ from ullage_router.http.proxy import Proxy
 from ullage_router.metrics import RouterCollector
 from ullage_router.models import Models
 from ullage_router.router import Router
-from ullage_shared.address import AddressError, parse_base_url, parse_listen
+from ullage_shared.address import Address, AddressError, parse_base_url, parse_listen
 from ullage_shared.config import ConfigError, load
 
 _log: Final = logging.getLogger("ullage_router")
@@ -65,16 +65,21 @@ def configure(arguments: argparse.Namespace) -> Config:
     names = ("listen", "admin", "replicas", "sidecars")
     given: dict[str, Any] = {n: getattr(arguments, n) for n in names if getattr(arguments, n)}
     config = load(Config, arguments.config, given)
-    where = str(arguments.config or "command line")
-    try:
-        parse_listen(config.listen)
-        parse_listen(config.admin)
-        for url in (*config.replicas, *config.sidecars):
-            parse_base_url(url)
-    except AddressError as error:
-        raise ConfigError(f"{error} ({where})") from error
+    file = str(arguments.config or "command line")
+    for key, read, values in (
+        ("listen", parse_listen, (config.listen,)),
+        ("admin", parse_listen, (config.admin,)),
+        ("replicas", parse_base_url, config.replicas),
+        ("sidecars", parse_base_url, config.sidecars),
+    ):
+        for value in values:
+            try:
+                read(value)
+            except AddressError as error:
+                origin = f"--{key}" if key in given else file
+                raise ConfigError(f"{key} = {error} ({origin})") from error
     if not config.replicas and not config.sidecars:
-        raise ConfigError(f"replicas, sidecars: at least one must be named ({where})")
+        raise ConfigError(f"replicas, sidecars: at least one must be named ({file})")
     return config
 
 
@@ -95,9 +100,11 @@ async def serve(config: Config) -> int:
         admin, listen = parse_listen(config.admin), parse_listen(config.listen)
         try:
             await web.TCPSite(runner, admin.host, admin.port).start()
+            admin = Address(admin.host, runner.addresses[0][1])
             listen = await proxy.listen(listen)
         except OSError as error:
-            _log.error("event=cannot_listen problem=%r", str(error))
+            _log.error("event=cannot_listen listen=%s admin=%s problem=%r", listen, admin,
+                       str(error))  # fmt: skip
             await runner.cleanup()
             return 1
         stop = asyncio.Event()

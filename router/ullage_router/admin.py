@@ -54,9 +54,9 @@ def replica_row(router: Router, replica: Replica, now_s: float) -> dict[str, Any
 def replicas_page(router: Router, feeds: Mapping[str, SidecarFeed], now_s: float) -> dict[str, Any]:
     """`/replicas`: the table, and what is wrong with the sidecars."""
     rows = [replica_row(router, replica, now_s) for replica in router.fleet.replicas.values()]
-    silent = bool(rows) and all(row["standing"] == Standing.SILENT for row in rows)
+    standings = {row["standing"] for row in rows if row["eligible"]}
     return {
-        "routing_by": "own_counts" if silent else "score",
+        "routing_by": "own_counts" if standings == {Standing.SILENT} else "score",
         "replicas": rows,
         "sidecars": [
             {"url": url, "problem": feed.problem, "faults": feed.faults}

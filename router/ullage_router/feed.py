@@ -8,6 +8,7 @@ Rules
 
 import asyncio
 import logging
+import os
 from collections import Counter
 from enum import StrEnum
 from typing import Final
@@ -76,18 +77,21 @@ class SidecarFeed:
                     return Poll.UNCHANGED, ""
                 if answer.status != 200:
                     return Poll.STATUS, f"answered {answer.status}"
-                body = await answer.content.read(_MOST_BYTES)
+                body = await _read(answer.content)
                 etag = answer.headers.get("ETag", "")
         except TimeoutError:
             return Poll.TIMEOUT, f"no answer within {_TIMEOUT_S} s"
         except aiohttp.ClientConnectorError as error:
-            return Poll.UNREACHABLE, error.os_error.strerror or str(error.os_error)
+            number = error.os_error.errno
+            return Poll.UNREACHABLE, os.strerror(number) if number else str(error.os_error)
         except (aiohttp.ClientError, OSError) as error:
             return Poll.UNREACHABLE, str(error) or type(error).__name__
         return self._take_in(body, etag)
 
     def _take_in(self, body: bytes, etag: str) -> tuple[Poll, str]:
         self._etag = ""
+        if len(body) > _MOST_BYTES:
+            return Poll.INVALID, f"its document is larger than {_MOST_BYTES} bytes"
         try:
             document, faults = snapshot.decode(body)
         except snapshot.SnapshotError as error:
@@ -104,3 +108,13 @@ class SidecarFeed:
         elif self.problem and not problem:
             _log.info("event=sidecar_well sidecar=%s", self._sidecar)
         self.problem = problem
+
+
+async def _read(content: aiohttp.StreamReader) -> bytes:
+    """The whole body; of one that is too large, enough to tell."""
+    body = bytearray()
+    async for piece in content.iter_any():
+        body += piece
+        if len(body) > _MOST_BYTES:
+            break
+    return bytes(body)

@@ -14,8 +14,6 @@ from ullage_router.core.fleet import learn_models
 from ullage_router.router import Router
 
 _TIMEOUT_S: Final = 2.0
-_NEW_SERVER_S: Final = 0.5
-_REFRESH_S: Final = 10.0
 
 
 class Models:
@@ -31,8 +29,8 @@ class Models:
         """The answer; None: no server has said what it serves."""
         return self._body
 
-    async def run(self) -> None:
-        """Ask new servers at once and all of them now and then, for ever."""
+    async def run(self, look_s: float = 0.5, refresh_s: float = 10.0) -> None:
+        """For ever: ask new servers within `look_s`, and each again after `refresh_s`."""
         loop = asyncio.get_running_loop()
         due_s: dict[str, float] = {}
         while True:
@@ -42,8 +40,8 @@ class Models:
             asked = [url for url, at_s in due_s.items() if at_s <= loop.time()]
             answered = await asyncio.gather(*(self._ask(url) for url in asked))
             for url, well in zip(asked, answered, strict=True):
-                due_s[url] = loop.time() + (_REFRESH_S if well else _NEW_SERVER_S)
-            await asyncio.sleep(_NEW_SERVER_S)
+                due_s[url] = loop.time() + (refresh_s if well else look_s)
+            await asyncio.sleep(look_s)
 
     async def _ask(self, url: str) -> bool:
         try:
@@ -53,12 +51,14 @@ class Models:
                 if answer.status != 200:
                     return 400 <= answer.status < 500  # It will not say: no use in asking soon.
                 cards = orjson.loads(await answer.read())["data"]
-            names = frozenset(str(card["id"]) for card in cards)
+            names = frozenset(card["id"] for card in cards)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, TypeError, KeyError):
             return False
+        if not all(isinstance(name, str) for name in names):
+            return False
+        self._router.fleet = learn_models(self._router.fleet, url, names)
         if self._lists.get(url) != cards:
             self._lists[url] = cards
-            self._router.fleet = learn_models(self._router.fleet, url, names)
             self._render()
         return True
 

@@ -4,9 +4,8 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 from ullage_router.core.ask import model_of
 from ullage_router.core.decide import Decision, decide
@@ -19,8 +18,7 @@ _log: Final = logging.getLogger(__name__)
 _REMEMBERED: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(NamedTuple):
     """A decision of the past, for people."""
 
     at: float

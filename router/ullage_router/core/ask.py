@@ -21,5 +21,5 @@ def model_of(body: bytes) -> str | None:
         return None
     try:
         return _decoder.decode(body).model
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

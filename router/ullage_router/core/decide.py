@@ -16,10 +16,9 @@ A replica that could not be reached is left out for a moment, unless that would 
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 from ullage_router.core.fleet import Fleet, Replica
 from ullage_router.core.policy import Policy
@@ -53,8 +52,7 @@ class Why(StrEnum):
     """Refused: no replica is serving."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """Where a request goes, and why. `replica` None: it is refused."""
 
     replica: Replica | None
@@ -100,9 +98,11 @@ def decide(
     `model`: the one that the request names, None if it names none or all replicas serve the same. A
     model that nobody is known to serve is no ground for refusal: a replica will say so itself.
     """
-    candidates = [replica for key, replica in fleet.replicas.items() if key not in tried]
+    candidates = list(fleet.replicas.values())
     if model is not None:
         candidates = [r for r in candidates if not r.models or model in r.models] or candidates
+    if tried:
+        candidates = [r for r in candidates if r.key not in tried]
     reachable = [r for r in candidates if r.aside_until_s <= now_s] or candidates
 
     scored: list[tuple[Replica, float | None, float]] = []  # replica, its score, score weighed with

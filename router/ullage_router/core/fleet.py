@@ -33,6 +33,8 @@ class Replica:
     """URL of the sidecar that publishes it."""
     models: frozenset[str] = frozenset()
     """Model names it answers to; empty: unknown."""
+    learned: bool = False
+    """Did the server itself say so? Its list beats its sidecar's, until it starts anew."""
     aside_until_s: float = 0.0
     """Could not be reached: left out until then, on the router's monotonic clock."""
 
@@ -77,13 +79,19 @@ def hear(
     """Take in a sidecar's document: the new fleet, and a line for each replica it got wrong."""
     faults: list[str] = []
     heard: dict[str, Replica] = {}
+    learned = {r.url: r.models for r in fleet.replicas.values() if r.learned}
+
+    def unheard(url: str, address: Address, dp_rank: int | None = None) -> Replica:
+        models = learned.get(url, frozenset())
+        return Replica(url, address, dp_rank, models=models, learned=url in learned)
+
     for snapshot in document.replicas:
         try:
             url, address = parse_base_url(snapshot.url)
         except AddressError as error:
             faults.append(f"replica {snapshot.id}: url {error}")
             continue
-        replica = Replica(url=url, address=address, dp_rank=snapshot.dp_rank)
+        replica = unheard(url, address, snapshot.dp_rank)
         if replica.key in heard:
             faults.append(f"replica {snapshot.id}: {replica.key} is published twice")
             continue
@@ -97,8 +105,9 @@ def hear(
     everything = kept | heard
     reached = {replica.url for replica in everything.values()}
     for url in sorted(fleet.listed - reached):
-        before = fleet.replicas.get(url)
-        everything[url] = before if before and before.source is None else _unheard(url)
+        replica = unheard(url, parse_base_url(url)[1])
+        before = fleet.replicas.get(url, replica)
+        everything[url] = replace(replica, aside_until_s=before.aside_until_s)
     return _fleet(everything, fleet.listed), tuple(faults)
 
 
@@ -114,7 +123,7 @@ def vouch(fleet: Fleet, source: str, now_s: float) -> Fleet:
 def learn_models(fleet: Fleet, url: str, models: frozenset[str]) -> Fleet:
     """A server's own list of models has come."""
     replicas = {
-        key: replace(replica, models=models) if replica.url == url else replica
+        key: replace(replica, models=models, learned=True) if replica.url == url else replica
         for key, replica in fleet.replicas.items()
     }
     return _fleet(replicas, fleet.listed)
@@ -131,19 +140,18 @@ def set_aside(fleet: Fleet, key: str, until_s: float) -> Fleet:
 
 def _newer(known: Replica, snapshot: Snapshot, source: str, now_s: float) -> Replica:
     last = known.snapshot
-    if last is not None and last.boot_id == snapshot.boot_id and snapshot.seq < last.seq:
+    same = last is None or last.boot_id == snapshot.boot_id
+    if last is not None and same and snapshot.seq < last.seq:
         return known
+    learned = known.learned and same
     return replace(
         known,
         snapshot=snapshot,
         received_s=now_s,
         source=source,
-        models=known.models or frozenset(snapshot.models),
+        models=known.models if learned else frozenset(snapshot.models),
+        learned=learned,
     )
-
-
-def _unheard(url: str) -> Replica:
-    return Replica(url=url, address=parse_base_url(url)[1])
 
 
 def _fleet(replicas: Mapping[str, Replica], listed: frozenset[str]) -> Fleet:

@@ -4,13 +4,17 @@ Rules
 * A client that closes its side has gone, whatever it still wanted: its exchange ends at once.
 * Reading goes on during an exchange, since nothing else would tell that the client has gone; but
   once several requests wait behind it, the client must.
-* A slow client stops the reading of its own replica connection, and nobody else's.
+* A slow client stops the reading of its own replica connection, and nobody else's; no further
+  answer begins until it has caught up.
 """
 
 import asyncio
+import socket
+import struct
 from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
+from ullage_router.http.errors import Refusal
 from ullage_router.http.exchange import Exchange
 from ullage_router.http.message import Request, whole_response
 from ullage_router.http.request import CONTINUE, RequestReader
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from ullage_router.http.proxy import Proxy
 
 _MOST_WAITING: Final = 8
+_LEAVE_WITHIN_S: Final = 1.0
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
 class Downstream(asyncio.Protocol):
@@ -34,6 +40,7 @@ class Downstream(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._serving = False
         self._paused = False
+        self._turned_away: asyncio.TimerHandle | None = None
 
     # Called by the exchange
 
@@ -44,7 +51,7 @@ class Downstream(asyncio.Protocol):
     def done(self, *, keep_alive: bool) -> None:
         """The exchange is over, and the client has its whole answer."""
         self._exchange = None
-        if not keep_alive:
+        if not keep_alive or self._proxy.stopping:
             self._close()
         elif not self._serving:
             self._serve()
@@ -55,6 +62,8 @@ class Downstream(asyncio.Protocol):
         `reset`: the answer has no end but the connection's, so an orderly close would look like it.
         """
         if reset:
+            sock = self._transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             self._transport.abort()
         else:
             self._close()
@@ -80,10 +89,12 @@ class Downstream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """A piece of one request, or of several."""
+        if self._turned_away is not None:
+            return
         self._waiting += self._reader.feed(data)
         if self._exchange is None:
             self._serve()
-        elif len(self._waiting) > _MOST_WAITING and not self._paused:
+        if len(self._waiting) > _MOST_WAITING and not self._paused:
             self._transport.pause_reading()
             self._paused = True
 
@@ -98,10 +109,14 @@ class Downstream(asyncio.Protocol):
         self.slow = False
         if self._exchange is not None:
             self._exchange.resume()
+        elif not self._serving:
+            self._serve()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """The client has gone."""
         self._proxy.client_left(self)
+        if self._turned_away is not None:
+            self._turned_away.cancel()
         self._waiting.clear()
         self._reader.close()
         exchange, self._exchange = self._exchange, None
@@ -111,23 +126,27 @@ class Downstream(asyncio.Protocol):
     def _serve(self) -> None:
         """Answer what waits, until an answer takes its time."""
         self._serving = True  # An exchange may end before `start` returns.
-        while self._waiting and self._exchange is None and not self._transport.is_closing():
+        while self._waiting and self._idle:
             request = self._waiting.popleft()
             if not self._answered_here(request):
                 self._exchange = Exchange(self._proxy, self, request)
                 self._exchange.start()
         self._serving = False
-        if self._exchange is not None or self._transport.is_closing():
+        if self._waiting or not self._idle:
             return
         if self._reader.refusal is not None:
-            self.write(self._reader.refusal.render(None, keep_alive=False))
-            self._close()
+            self._turn_away(self._reader.refusal)
         elif self._reader.wants_continue:
             self._reader.wants_continue = False
             self.write(CONTINUE)
         if self._paused:
             self._paused = False
             self._transport.resume_reading()
+
+    @property
+    def _idle(self) -> bool:
+        """Can the next answer begin? Not while the client has yet to read the last one."""
+        return self._exchange is None and not self.slow and not self._transport.is_closing()
 
     def _answered_here(self, request: Request) -> bool:
         if request.target != b"/v1/models" or request.method != b"GET":
@@ -141,6 +160,16 @@ class Downstream(asyncio.Protocol):
         if not keep_alive:
             self._close()
         return True
+
+    def _turn_away(self, refusal: Refusal) -> None:
+        """Say why nothing more is taken, then let the client leave.
+
+        It may still be sending. To close with bytes unread would reset the connection, and the
+        reset overtake the reason: so what comes is dropped, for a moment.
+        """
+        self.write(refusal.render(None, keep_alive=False))
+        self._transport.write_eof()
+        self._turned_away = self._proxy.loop.call_later(_LEAVE_WITHIN_S, self._transport.abort)
 
     def _close(self) -> None:
         """Close once all that was written has gone out."""

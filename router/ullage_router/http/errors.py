@@ -41,6 +41,9 @@ class Refusal:
 
 NOT_HTTP: Final = Refusal(400, "bad_request", "The request is not valid HTTP/1.1.")
 NO_CONNECT: Final = Refusal(405, "method_not_allowed", "CONNECT is not offered here.")
+UNKNOWN_CODING: Final = Refusal(
+    501, "not_implemented", "Of the transfer codings, only chunked is understood here."
+)
 STOPPING: Final = Refusal(503, "router_stopping", "The router is being stopped. Try again.", 1)
 
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from ullage_router.http.proxy import Proxy
 
 _MOST_REPLICAS: Final = 2
+_CHUNKING: Final = frozenset({b"transfer-encoding"})
+_NOTHING: Final[frozenset[bytes]] = frozenset()
 
 
 class Exchange:
@@ -117,8 +119,8 @@ class Exchange:
 
     # The answer
 
-    def head(self, head: Head) -> None:
-        """Pass the head on, with the replica's name."""
+    def head(self, head: Head, body: bytes) -> None:
+        """Pass the head on, with the replica's name and what came of the body with it."""
         request = self._request
         self._status = head.status
         chunked = value_of(head.headers, b"transfer-encoding") is not None
@@ -129,26 +131,31 @@ class Exchange:
         extra: list[Header] = [(b"x-ullage-replica", header_value(self._replica.id))]
         if value_of(head.headers, b"x-request-id") is None:
             extra.append((b"X-Request-Id", self._id))
-        self._client.write(
-            response_head(
-                head.status,
-                head.reason,
-                head.headers,
-                extra,
-                keep_alive=self._keep_alive,
-                http_1_0=request.http_1_0,
-                drop=frozenset({b"transfer-encoding"}) if request.http_1_0 else frozenset(),
-            )
+        passed_on = response_head(
+            head.status,
+            head.reason,
+            head.headers,
+            extra,
+            keep_alive=self._keep_alive,
+            http_1_0=request.http_1_0,
+            drop=_CHUNKING if request.http_1_0 else _NOTHING,
         )
+        if body:
+            self._count(body)
+            passed_on += body
+        self._client.write(passed_on)
 
     def data(self, data: bytes) -> None:
         """Pass a piece of the body on."""
+        self._count(data)
+        self._client.write(data)
+
+    def _count(self, data: bytes) -> None:
         if self._first_byte:
             self._first_byte = False
             self._tally.first_byte_s.observe(perf_counter() - self._began_s)
         self._tally.chunks += 1
         self._tally.response_bytes += len(data)
-        self._client.write(data)
 
     def finished(self) -> None:
         """All has come: the connection may serve another."""

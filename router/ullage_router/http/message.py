@@ -9,6 +9,7 @@ Rules (RFC 9110 §7.6, RFC 9112)
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
@@ -73,6 +74,7 @@ def value_of(headers: Iterable[Header], wanted: bytes) -> bytes | None:
     return None
 
 
+@lru_cache(maxsize=1024)
 def header_value(text: str) -> bytes:
     """Text from elsewhere as a field's value: what could end the field becomes `?`."""
     return bytes(byte if 0x20 <= byte < 0x7F else 0x3F for byte in text.encode())

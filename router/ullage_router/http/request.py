@@ -11,6 +11,7 @@ import httptools
 from ullage_router.http.errors import (
     NO_CONNECT,
     NOT_HTTP,
+    UNKNOWN_CODING,
     Refusal,
     body_too_large,
     head_too_large,
@@ -18,6 +19,7 @@ from ullage_router.http.errors import (
 from ullage_router.http.message import Header, Request, value_of
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_VERSIONS: Final = ("1.0", "1.1")
 
 
 class RequestReader:
@@ -32,19 +34,26 @@ class RequestReader:
         self._client = client
         self._max_head_bytes = max_head_bytes
         self._max_body_bytes = max_body_bytes
+        self._line_bytes = 0  # Since llhttp last had something to tell: a line without an end.
         self._done: list[Request] = []
         self._parser = httptools.HttpRequestParser(self)
         self.on_message_begin()
 
     def feed(self, data: bytes) -> list[Request]:
         """Take in what has come: the requests that are whole now. Look at `refusal` after."""
-        if self.refusal is None:
+        unread = memoryview(data)
+        self._line_bytes += len(data)
+        while unread and self.refusal is None:
             try:
-                self._parser.feed_data(data)
+                self._parser.feed_data(unread)
+                break
             except httptools.HttpParserUpgrade as upgrade:
-                self._past_upgrade(data[upgrade.args[0] :])
+                unread = unread[upgrade.args[0] :]
+                self._past_upgrade()
             except httptools.HttpParserError:
-                self.refusal = self.refusal or NOT_HTTP
+                self._refuse(NOT_HTTP)
+        if self._line_bytes > self._max_head_bytes:
+            self._refuse(head_too_large(self._max_head_bytes))
         done, self._done = self._done, []
         return done
 
@@ -53,22 +62,21 @@ class RequestReader:
         self.refusal = self.refusal or NOT_HTTP
         del self._parser
 
-    def _past_upgrade(self, rest: bytes) -> None:
+    def _past_upgrade(self) -> None:
         """Go on behind a head that asked for another protocol, as if it had not asked.
 
         llhttp stops at such a head, body or no body. The wish is the client's to make and ours to
         ignore (RFC 9110 §7.8), so the same head is read again without it.
         """
-        if self._parser.get_method() == b"CONNECT":
-            self.refusal = NO_CONNECT
+        method = self._parser.get_method()
+        if method == b"CONNECT":
+            self._refuse(NO_CONNECT)
+        if self.refusal is not None:
             return
-        self._done.pop()
-        kept = [(n, v) for n, v in self._headers if n.lower() not in (b"upgrade", b"connection")]
-        version = self._parser.get_http_version().encode()
-        lines = [b"%s %s HTTP/%s" % (self._parser.get_method(), self._target, version)]
-        lines += [b"%s: %s" % header for header in kept]
+        lines = [b"%s %s HTTP/%s" % (method, self._target, self._version.encode())]
+        lines += [b"%s: %s" % (n, v) for n, v in self._headers if n.lower() != b"upgrade"]
         self._parser = httptools.HttpRequestParser(self)
-        self._done += self.feed(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
+        self._parser.feed_data(b"\r\n".join(lines) + b"\r\n\r\n")
 
     def _refuse(self, refusal: Refusal) -> None:
         self.refusal = self.refusal or refusal
@@ -83,6 +91,7 @@ class RequestReader:
         self._head_bytes = 0
         self._body_bytes = 0
         self._head_whole = False
+        self._line_bytes = 0
 
     def on_url(self, piece: bytes) -> None:
         """A piece of the target."""
@@ -96,6 +105,7 @@ class RequestReader:
             self._headers.append((name, value))
 
     def _count_head(self, size: int) -> None:
+        self._line_bytes = 0
         self._head_bytes += size
         if self._head_bytes > self._max_head_bytes:
             self._refuse(head_too_large(self._max_head_bytes))
@@ -103,17 +113,23 @@ class RequestReader:
     def on_headers_complete(self) -> None:
         """The head is whole: can its body be taken?"""
         self._head_whole = True
+        self._version = self._parser.get_http_version()
         hosts = sum(name.lower() == b"host" for name, _ in self._headers)
-        if hosts > 1 or (hosts == 0 and self._parser.get_http_version() == "1.1"):
+        if self._version not in _VERSIONS or hosts > 1 or (hosts == 0 and self._version == "1.1"):
             self._refuse(NOT_HTTP)
+        coding = value_of(self._headers, b"transfer-encoding")
+        if coding is not None and coding.lower() != b"chunked":
+            self._refuse(UNKNOWN_CODING)
         length = value_of(self._headers, b"content-length")
         if length is not None and int(length) > self._max_body_bytes:
             self._refuse(body_too_large(self._max_body_bytes))
         expect = value_of(self._headers, b"expect")
-        self.wants_continue = expect is not None and expect.lower() == b"100-continue"
+        asked = expect is not None and expect.lower() == b"100-continue"
+        self.wants_continue = asked and self._version == "1.1"
 
     def on_body(self, piece: bytes) -> None:
         """A piece of the body."""
+        self._line_bytes = 0
         self._body_bytes += len(piece)
         if self._body_bytes > self._max_body_bytes:
             self._refuse(body_too_large(self._max_body_bytes))
@@ -123,7 +139,7 @@ class RequestReader:
     def on_message_complete(self) -> None:
         """The request is whole."""
         self.wants_continue = False
-        if self.refusal is not None:
+        if self.refusal is not None or self._parser.should_upgrade():
             return
         pieces = self._pieces
         self._done.append(
@@ -132,7 +148,7 @@ class RequestReader:
                 target=self._target,
                 headers=self._headers,
                 body=pieces[0] if len(pieces) == 1 else b"".join(pieces),
-                http_1_0=self._parser.get_http_version() == "1.0",
+                http_1_0=self._version == "1.0",
                 keep_alive=bool(self._parser.should_keep_alive()),
                 client=self._client,
             )

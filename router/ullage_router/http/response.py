@@ -6,8 +6,7 @@ gets the bare content.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import httptools
 
@@ -21,8 +20,7 @@ class InvalidResponseError(ValueError):
     """The replica's fault: what it sent is not one HTTP response."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """The head of a final response."""
 
     status: int
@@ -68,13 +66,15 @@ class ResponseReader:
             if not self._bodiless:
                 raise InvalidResponseError("there were bytes behind its end")
         body = data if in_body else self._behind_head(data)
+        if self.whole:
+            del self._parser  # It holds this reader's methods: left alone, the two would live on.
         if self._bodiless:
+            if body:
+                self.keep_alive = False  # More of it may be on its way.
             return b""
         if self._content is not None:
             body = b"".join(self._content)
             self._content.clear()
-        if self.whole:
-            del self._parser  # It holds this reader's methods: left alone, the two would live on.
         return body
 
     def end_of_stream(self) -> bool:
@@ -91,6 +91,8 @@ class ResponseReader:
             return b""
         end = 0
         for _ in range(self._heads):
+            while self._raw.startswith((b"\r", b"\n"), end):  # llhttp passes over empty lines.
+                end += 1
             end = self._raw.index(b"\r\n\r\n", end) + 4
         body, self._raw = self._raw[end:], b""
         return body
@@ -116,8 +118,14 @@ class ResponseReader:
         status = self._parser.get_status_code()
         if status < 200 or self.whole:
             return
-        names = {name.lower() for name, _ in self._headers}
-        framed = b"content-length" in names or b"transfer-encoding" in names
+        framed, coding = False, b""
+        for name, value in self._headers:
+            lower = name.lower()
+            if lower == b"content-length":
+                framed = True
+            elif lower == b"transfer-encoding":
+                coding = value
+        framed = framed or coding.rpartition(b",")[2].strip().lower() == b"chunked"
         if status in _NO_BODY:
             self._bodiless = True
         self.head = Head(

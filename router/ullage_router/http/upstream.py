@@ -28,11 +28,11 @@ class Failure(StrEnum):
 class Exchange(Protocol):
     """What one request is told of its response, in this order."""
 
-    def head(self, head: Head) -> None:
-        """The head has come."""
+    def head(self, head: Head, body: bytes) -> None:
+        """The head has come, and perhaps some of the body with it."""
 
     def data(self, data: bytes) -> None:
-        """A piece of the body, for the client."""
+        """A further piece of the body."""
 
     def finished(self) -> None:
         """The response is whole; the connection is the exchange's to `Upstream.release`."""
@@ -69,7 +69,7 @@ class Upstream(asyncio.Protocol):
         self.resume()
         reader, self._reader, self._exchange = self._reader, None, None
         self.reused = True
-        if reader is not None and reader.whole and reader.keep_alive and self.open:
+        if reader is not None and reader.whole and reader.keep_alive and self._spent:
             return True
         self.abort()
         return False
@@ -84,6 +84,11 @@ class Upstream(asyncio.Protocol):
     def open(self) -> bool:
         """Can it carry a request?"""
         return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def _spent(self) -> bool:
+        """Is it open, with nothing left of the last request that a next one would come behind?"""
+        return self.open and cast(asyncio.Transport, self._transport).get_write_buffer_size() == 0
 
     def pause(self) -> None:
         """The client is slow: read no more for now."""
@@ -110,17 +115,17 @@ class Upstream(asyncio.Protocol):
         if exchange is None or reader is None:
             self.abort()
             return
-        head_known = reader.head is not None
+        in_body = reader.head is not None
         try:
             body = reader.feed(data)
         except InvalidResponseError as error:
             self._fail(Failure.INVALID, str(error))
             return
-        if not head_known:
+        if not in_body:
             if reader.head is None:
                 return
-            exchange.head(reader.head)
-        if body:
+            exchange.head(reader.head, body)
+        elif body:
             exchange.data(body)
         if reader.whole:
             exchange.finished()

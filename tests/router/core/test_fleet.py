@@ -1,0 +1,230 @@
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from snapshots import document, snapshot
+from ullage_router.core.fleet import Fleet, fleet_of, hear, learn_models, set_aside, vouch
+from ullage_shared.address import AddressError
+from ullage_shared.snapshot import Snapshot
+
+A, B, C = (f"http://{name}:8000" for name in "abc")
+ONE, TWO = "http://node1:9400", "http://node2:9400"
+
+
+def heard(
+    *snapshots: Snapshot, fleet: Fleet | None = None, source: str = ONE, now_s: float = 1.0
+) -> Fleet:
+    after, faults = hear(fleet or fleet_of([]), source, document(*snapshots), now_s)
+    assert faults == ()
+    return after
+
+
+def test_listed_replicas_are_there_before_anything_is_heard() -> None:
+    fleet = fleet_of(["HTTP://A:8000/", B])
+    assert list(fleet.replicas) == [A, B]
+    assert fleet.replicas[A].snapshot is None
+    assert fleet.replicas[A].id == "a:8000"
+    assert fleet.replicas[A].age_s(9.0) is None
+
+
+def test_an_ipv6_replica_keeps_its_brackets() -> None:
+    """Report 22: IPv6 addresses lost."""
+    fleet = heard(snapshot("http://[::1]:8000", 0.5, id="six"))
+    replica = fleet.replicas["http://[::1]:8000"]
+    assert (replica.address.host, str(replica.address)) == ("::1", "[::1]:8000")
+
+
+def test_a_list_with_a_bad_url_is_the_operators_error() -> None:
+    with pytest.raises(AddressError, match="ftp://a"):
+        fleet_of(["ftp://a"])
+
+
+def test_a_published_replica_joins_under_its_sidecars_name_for_it() -> None:
+    replica = heard(snapshot(A, 0.5, id="node/engine")).replicas[A]
+    assert (replica.id, replica.source, replica.received_s) == ("node/engine", ONE, 1.0)
+
+
+def test_a_published_replica_is_matched_with_the_list_by_its_url() -> None:
+    fleet = heard(snapshot("http://A:8000/", 0.5), fleet=fleet_of([A]))
+    assert list(fleet.replicas) == [A]
+    assert fleet.replicas[A].snapshot is not None
+
+
+def test_an_older_snapshot_never_beats_a_newer_one() -> None:
+    """Report 8: old snapshot beats new."""
+    fleet = heard(snapshot(A, 0.9, seq=7), now_s=1.0)
+    after = heard(snapshot(A, 0.1, seq=6), fleet=fleet, now_s=2.0)
+    assert after.replicas[A] == fleet.replicas[A]
+
+
+def test_the_same_seq_again_renews_the_age() -> None:
+    fleet = heard(snapshot(A, 0.9, seq=7, age_s=0.0), now_s=1.0)
+    after = heard(snapshot(A, 0.9, seq=7, age_s=0.5), fleet=fleet, now_s=2.0)
+    assert after.replicas[A].age_s(2.0) == 0.5
+
+
+def test_a_new_boot_starts_counting_anew() -> None:
+    fleet = heard(snapshot(A, 0.9, seq=1000, boot_id="first"))
+    after = heard(snapshot(A, 0.1, seq=0, boot_id="second"), fleet=fleet)
+    assert after.replicas[A].snapshot is not None
+    assert after.replicas[A].snapshot.capacity_score == 0.1
+
+
+def test_a_new_boot_may_serve_other_models() -> None:
+    fleet = heard(snapshot(A, 0.9, boot_id="first", models=("x",)))
+    after = heard(snapshot(A, 0.9, boot_id="second", models=("y",)), fleet=fleet)
+    assert after.replicas[A].models == {"y"}
+
+
+def test_a_replica_that_its_sidecar_no_longer_names_leaves() -> None:
+    fleet = heard(snapshot(A), snapshot(B))
+    assert list(heard(snapshot(B), fleet=fleet).replicas) == [B]
+
+
+def test_a_listed_replica_stays_when_its_sidecar_no_longer_names_it() -> None:
+    fleet = heard(snapshot(A), snapshot(B), fleet=fleet_of([A]))
+    after = heard(snapshot(B), fleet=fleet)
+    assert list(after.replicas) == [A, B]
+    assert after.replicas[A].snapshot is None
+
+
+def test_a_listed_replica_that_its_sidecar_drops_keeps_its_models_and_stays_aside() -> None:
+    fleet = set_aside(heard(snapshot(A, models=("x",)), fleet=fleet_of([A])), A, 9.0)
+    fleet = learn_models(fleet, A, frozenset({"x", "lora"}))
+    after = heard(fleet=fleet).replicas[A]
+    assert (after.models, after.aside_until_s) == ({"x", "lora"}, 9.0)
+
+
+def test_what_a_server_said_of_its_models_outlives_later_snapshots() -> None:
+    fleet = learn_models(heard(snapshot(A, models=("x",))), A, frozenset({"x", "lora"}))
+    after = heard(snapshot(A, models=("x",), seq=2), fleet=fleet)
+    assert after.replicas[A].models == {"x", "lora"}
+
+
+def test_a_sidecar_does_not_touch_the_replicas_of_another() -> None:
+    """Report 10: two publishers clobber one field."""
+    fleet = heard(snapshot(B), fleet=heard(snapshot(A, 0.9), source=ONE), source=TWO)
+    after = heard(fleet=fleet, source=TWO)
+    assert list(after.replicas) == [A]
+    assert after.replicas[A] == fleet.replicas[A]
+
+
+def test_a_replica_that_moves_to_another_sidecar_is_not_dropped_by_the_first() -> None:
+    fleet = heard(snapshot(A, seq=1), source=ONE)
+    moved = heard(snapshot(A, seq=2), fleet=fleet, source=TWO)
+    assert list(heard(fleet=moved, source=ONE).replicas) == [A]
+
+
+def test_data_parallel_ranks_take_the_place_of_the_listed_url() -> None:
+    ranks = [snapshot(A, 0.5, id=f"n/e:{rank}", dp_rank=rank) for rank in (0, 1)]
+    fleet = heard(*ranks, fleet=fleet_of([A]))
+    assert list(fleet.replicas) == [f"{A}#0", f"{A}#1"]
+    assert list(heard(fleet=fleet).replicas) == [A]
+
+
+def test_learned_models_hold_for_every_rank_of_a_server() -> None:
+    ranks = [snapshot(A, dp_rank=rank) for rank in (0, 1)]
+    fleet = learn_models(heard(*ranks, snapshot(B)), A, frozenset({"x"}))
+    assert [r.models for r in fleet.replicas.values()] == [{"x"}, {"x"}, {"tiny"}]
+
+
+def test_ranks_inherit_what_was_learned_of_their_url() -> None:
+    fleet = learn_models(fleet_of([A]), A, frozenset({"x", "lora"}))
+    after = heard(snapshot(A, dp_rank=0, models=("x",)), fleet=fleet)
+    assert after.replicas[f"{A}#0"].models == {"x", "lora"}
+
+
+def test_a_replica_published_twice_counts_once_and_is_named() -> None:
+    published = document(snapshot(A, 0.9, id="first"), snapshot(A, 0.1, id="second"))
+    fleet, faults = hear(fleet_of([]), ONE, published, 1.0)
+    assert fleet.replicas[A].id == "first"
+    assert faults == (f"replica second: {A} is published twice",)
+
+
+def test_a_bad_url_costs_only_the_replica_that_has_it() -> None:
+    published = document(snapshot("https://a:1", id="bad"), snapshot(B))
+    fleet, faults = hear(fleet_of([]), ONE, published, 1.0)
+    assert list(fleet.replicas) == [B]
+    assert len(faults) == 1
+    assert "bad" in faults[0]
+    assert "https://a:1" in faults[0]
+
+
+def test_vouching_renews_the_replicas_of_that_sidecar_alone() -> None:
+    fleet = heard(snapshot(B), fleet=heard(snapshot(A)), source=TWO)
+    after = vouch(fleet, ONE, 5.0)
+    assert after.replicas[A].age_s(5.0) == 0.0
+    assert after.replicas[B].age_s(5.0) == 4.0
+
+
+def test_a_clock_set_back_ages_nothing() -> None:
+    assert heard(snapshot(A, age_s=0.25), now_s=9.0).replicas[A].age_s(1.0) == 0.25
+
+
+def test_setting_aside_a_replica_that_has_left_changes_nothing() -> None:
+    fleet = heard(snapshot(A))
+    assert set_aside(fleet, B, 9.0) is fleet
+
+
+def test_setting_aside_survives_the_next_snapshot() -> None:
+    fleet = set_aside(heard(snapshot(A)), A, 9.0)
+    assert heard(snapshot(A, seq=2), fleet=fleet).replicas[A].aside_until_s == 9.0
+
+
+def test_a_fleet_is_mixed_only_when_known_models_differ() -> None:
+    same = heard(snapshot(A, models=("x",)), snapshot(B, models=("x",)), snapshot(C, models=()))
+    assert not same.mixed
+    assert heard(snapshot(A, models=("x",)), snapshot(B, models=("y",))).mixed
+
+
+urls = st.sampled_from([A, B, C, "http://a:8000/", "nonsense", "https://a:8000"])
+snapshots = st.builds(
+    snapshot,
+    urls,
+    st.none() | st.floats(0.0, 1.0),
+    dp_rank=st.none() | st.integers(0, 2),
+    seq=st.integers(0, 5),
+    boot_id=st.sampled_from(["first", "second"]),
+    models=st.sampled_from([(), ("x",), ("y",)]),
+)
+events = st.one_of(
+    st.tuples(st.just("hear"), st.sampled_from([ONE, TWO]), st.lists(snapshots, max_size=4)),
+    st.tuples(st.just("vouch"), st.sampled_from([ONE, TWO]), st.none()),
+    st.tuples(st.just("learn"), st.sampled_from([A, B]), st.none()),
+    st.tuples(st.just("aside"), st.sampled_from([A, B, "gone"]), st.none()),
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sets(st.sampled_from([A, B])), st.lists(events, max_size=12))
+def test_whatever_is_heard_the_fleet_stays_sound(
+    listed: set[str], history: Sequence[tuple[str, str, list[Snapshot] | None]]
+) -> None:
+    fleet = fleet_of(listed)
+    for now_s, (event, name, published) in enumerate(history):
+        before = fleet
+        if event == "hear":
+            assert published is not None
+            fleet, faults = hear(fleet, name, document(*published), float(now_s))
+            mine = {r.key for r in fleet.replicas.values() if r.source == name}
+            assert len(mine) <= len(published) - len(faults)  # Less: another knew newer ones.
+        elif event == "vouch":
+            fleet = vouch(fleet, name, float(now_s))
+        elif event == "learn":
+            fleet = learn_models(fleet, name, frozenset({"x", "y"}))
+        else:
+            fleet = set_aside(fleet, name, now_s + 1.0)
+
+        assert list(fleet.replicas) == sorted(fleet.replicas)
+        assert all(key == replica.key for key, replica in fleet.replicas.items())
+        assert fleet.listed == before.listed == listed
+        assert listed <= {replica.url for replica in fleet.replicas.values()}
+        for replica in fleet.replicas.values():
+            assert (replica.snapshot is None) == (replica.source is None)
+            assert replica.source is not None or replica.url in listed
+            old = before.replicas.get(replica.key)
+            if old and old.snapshot and replica.snapshot:
+                same_boot = old.snapshot.boot_id == replica.snapshot.boot_id
+                assert not same_boot or replica.snapshot.seq >= old.snapshot.seq

@@ -1,0 +1,188 @@
+"""What operators see: the table of replicas, the record of decisions, health."""
+
+from random import Random
+
+import aiohttp
+import orjson
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client import CollectorRegistry
+
+from snapshots import document, snapshot
+from ullage_router.admin import admin_app, decision_row, health_page, replica_row, replicas_page
+from ullage_router.config import Policy
+from ullage_router.core.decide import Standing
+from ullage_router.core.fleet import Fleet, fleet_of, hear, set_aside
+from ullage_router.feed import SidecarFeed
+from ullage_router.router import Router
+from ullage_shared.snapshot import Snapshot, State
+
+A, B, C = (f"http://{name}:8000" for name in "abc")
+SIDECAR = "http://node:9400"
+
+
+def router_with(*heard: Snapshot, listed: tuple[str, ...] = (), now_s: float = 10.0) -> Router:
+    fleet, faults = hear(fleet_of(listed), SIDECAR, document(*heard), now_s)
+    assert not faults
+    return Router(fleet, Policy(), Random(1), lambda: now_s)
+
+
+def row(router: Router, url: str, now_s: float = 10.0) -> dict[str, object]:
+    return replica_row(router, router.fleet.replicas[url], now_s)
+
+
+def test_a_row_says_what_the_router_knows() -> None:
+    router = router_with(snapshot(A, 0.7, id="gpu-01/engine", running=3, waiting=1, age_s=0.25))
+    router.dispatch(router.fleet.replicas[A])
+    assert row(router, A, 10.5) == {
+        "id": "gpu-01/engine",
+        "url": A,
+        "dp_rank": None,
+        "eligible": True,
+        "standing": "eligible",
+        "why_not": "",
+        "capacity_score": 0.7,
+        "state": "serving",
+        "reason": "",
+        "age_s": 0.75,
+        "in_flight": 1,
+        "dispatched": 1,
+        "free_block_ratio": 0.5,
+        "running": 3,
+        "waiting": 1,
+        "models": ["tiny"],
+        "sidecar": SIDECAR,
+    }
+
+
+WHY_NOT = [
+    (snapshot(A, 0.15), False, "full", "score is not above the floor of 0.15"),
+    (snapshot(A, None), True, "silent", "no fresh score: weighed by this router's own counts"),
+    (
+        snapshot(A, 0.9, age_s=60.0),
+        True,
+        "silent",
+        "no fresh score: weighed by this router's own counts",
+    ),
+    (snapshot(A, 0.9, state=State.DOWN), False, "down", "it is down"),
+    (snapshot(A, 0.9, state=State.HUNG), False, "hung", "it is hung"),
+    (snapshot(A, 0.9, state=State.RAMPING), True, "eligible", ""),
+]
+
+
+@pytest.mark.parametrize(("heard", "eligible", "standing", "why_not"), WHY_NOT)
+def test_a_row_says_why_not(heard: Snapshot, eligible: bool, standing: str, why_not: str) -> None:
+    shown = row(router_with(heard), A)
+    assert (shown["eligible"], shown["standing"], shown["why_not"]) == (eligible, standing, why_not)
+
+
+def test_a_replica_set_aside_says_so() -> None:
+    router = router_with(snapshot(A, 0.9))
+    router.fleet = set_aside(router.fleet, A, 11.0)
+    assert (row(router, A)["eligible"], row(router, A)["why_not"]) == (
+        False,
+        "could not be reached a moment ago",
+    )
+
+
+def test_a_replica_that_was_never_heard_of_has_a_row_too() -> None:
+    shown = row(router_with(listed=(B,)), B)
+    assert (shown["id"], shown["state"], shown["age_s"]) == ("b:8000", None, None)
+    assert shown["eligible"]
+
+
+@pytest.mark.parametrize(
+    ("heard", "listed", "routing_by"),
+    [
+        ((snapshot(A, 0.9),), (), "score"),
+        ((snapshot(A, 0.9),), (B,), "score"),
+        ((), (B,), "own_counts"),
+        ((snapshot(A, None),), (), "own_counts"),
+        ((snapshot(A, None, state=State.DOWN),), (B,), "own_counts"),
+        ((snapshot(A, 0.1),), (B,), "own_counts"),
+        ((snapshot(A, 0.1),), (), "score"),
+        ((), (), "score"),
+    ],
+)
+def test_the_page_says_by_what_the_next_request_is_routed(
+    heard: tuple[Snapshot, ...], listed: tuple[str, ...], routing_by: str
+) -> None:
+    router = router_with(*heard, listed=listed)
+    assert replicas_page(router, {}, 10.0)["routing_by"] == routing_by
+    if router.fleet.replicas and routing_by == "own_counts":
+        assert router.choose(b"").why == "own_counts"
+
+
+def test_looking_at_the_page_counts_nothing() -> None:
+    """Report 3: a look must not make entries."""
+    router = router_with(snapshot(A), snapshot(B), listed=(C,))
+    before = repr(router.in_flight), dict(router.tallies)
+    replicas_page(router, {}, 10.0)
+    assert (repr(router.in_flight), dict(router.tallies)) == before
+
+
+def test_decisions_can_be_read_with_their_reasons() -> None:
+    router = router_with(snapshot(A, 0.7, id="gpu-01/engine"))
+    router.choose(b"")
+    router.choose(b"", tried=[A])
+    first, second = map(decision_row, router.recent)
+    assert first.pop("at") == pytest.approx(second.pop("at"), abs=60.0)
+    assert first == {
+        "replica": "gpu-01/engine",
+        "why": "score",
+        "score": 0.7,
+        "in_flight": 0,
+        "second_try": False,
+    }
+    assert second == {
+        "replica": None,
+        "why": "no_replica",
+        "score": None,
+        "in_flight": 0,
+        "second_try": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("router", "page"),
+    [
+        (router_with(snapshot(A, 0.9)), (200, {"eligible": 1, "replicas": 1})),
+        (router_with(snapshot(A, 0.1), listed=(B,)), (200, {"eligible": 1, "replicas": 2})),
+        (router_with(snapshot(A, 0.1)), (503, {"eligible": 0, "replicas": 1})),
+        (router_with(), (503, {"eligible": 0, "replicas": 0})),
+    ],
+)
+def test_health_is_whether_anybody_could_be_chosen(
+    router: Router, page: tuple[int, object]
+) -> None:
+    assert health_page(router, 10.0) == page
+
+
+async def test_the_admin_port_serves_every_page() -> None:
+    router = router_with(snapshot(A, 0.9), listed=(B,))
+    router.choose(b"")
+    async with aiohttp.ClientSession() as session:
+        feeds = {SIDECAR: SidecarFeed(router, session, SIDECAR)}
+        app = admin_app(router, feeds, CollectorRegistry())
+        async with TestClient(TestServer(app)) as client:
+            for path in ("/replicas", "/decisions", "/healthz"):
+                answer = await client.get(path)
+                assert (answer.status, answer.content_type) == (200, "application/json")
+                assert orjson.loads(await answer.read())
+            table = orjson.loads(await (await client.get("/replicas")).read())
+            assert [r["url"] for r in table["replicas"]] == [A, B]
+            assert table["sidecars"] == [{"url": SIDECAR, "problem": "", "faults": []}]
+            assert (await client.get("/metrics")).status == 200
+            assert (await client.get("/nothing")).status == 404
+
+
+def test_an_empty_fleet_is_an_empty_table() -> None:
+    page = replicas_page(Router(Fleet(), Policy(), Random(1)), {}, 0.0)
+    assert page == {"routing_by": "score", "replicas": [], "sidecars": []}
+
+
+def test_every_standing_that_bars_a_replica_has_words() -> None:
+    barring = set(Standing) - {Standing.ELIGIBLE}
+    states = {Standing(s.value): s for s in State if s.value in set(Standing)}
+    for standing in barring - {Standing.SILENT, Standing.FULL}:
+        assert row(router_with(snapshot(A, 0.9, state=states[standing])), A)["why_not"]
