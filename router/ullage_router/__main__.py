@@ -88,7 +88,7 @@ async def serve(config: Config) -> int:
     loop = asyncio.get_running_loop()
     rng = random.Random()
     router = Router(fleet_of(config.replicas), config.choose, rng)
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
         models = Models(router, session)
         proxy = Proxy(router, config.limits, loop, rng, models.body)
         urls = [parse_base_url(url)[0] for url in config.sidecars]
@@ -110,8 +110,10 @@ async def serve(config: Config) -> int:
         stop = asyncio.Event()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, stop.set)
-        tasks = [loop.create_task(feed.run(config.poll_interval_s)) for feed in feeds.values()]
-        tasks.append(loop.create_task(models.run()))
+        loops = [feed.run(config.poll_interval_s) for feed in feeds.values()]
+        tasks = [loop.create_task(each) for each in (*loops, models.run())]
+        for task in tasks:
+            task.add_done_callback(_say_if_broken)
         _log.info("event=ready listen=%s admin=%s replicas=%d sidecars=%d", listen, admin,
                   len(config.replicas), len(feeds))  # fmt: skip
         await stop.wait()
@@ -123,6 +125,15 @@ async def serve(config: Config) -> int:
         await runner.cleanup()
     _log.info("event=stopped")
     return 0
+
+
+def _say_if_broken(task: asyncio.Task[None]) -> None:
+    """A loop in the background has ended, which only a fault of ours does.
+
+    Its sidecar's snapshots age and no longer vouch; requests go on by the router's own counts.
+    """
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("event=background_loop_broken problem=%r", error, exc_info=error)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

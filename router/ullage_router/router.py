@@ -50,6 +50,7 @@ class Router:
         self.tallies: dict[str, Tally] = {}
         """By replica key; a replica that leaves takes its tally along."""
         self._rng = rng
+        self._unreachable: set[str] = set()
         self._fleet = fleet
 
     @property
@@ -65,6 +66,7 @@ class Router:
             for key in self._fleet.replicas.keys() - fleet.replicas.keys():
                 _log.info("event=replica_left replica=%s", key)
                 self.tallies.pop(key, None)
+                self._unreachable.discard(key)
         self._fleet = fleet
 
     def choose(self, body: bytes, tried: Collection[str] = ()) -> Decision:
@@ -97,10 +99,16 @@ class Router:
         self.tally(replica).failures[failure] += 1
         now_s = self.now_s()
         if failure == "connect":
-            current = self._fleet.replicas.get(replica.key)
-            if current is not None and current.aside_until_s <= now_s:
+            if replica.key not in self._unreachable:
+                self._unreachable.add(replica.key)
                 _log.warning("event=replica_unreachable replica=%s problem=%r", replica.id, problem)
             self._fleet = set_aside(self._fleet, replica.key, now_s + self.policy.set_aside_s)
+
+    def answered(self, replica: Replica) -> None:
+        """`replica` gave a whole answer, whatever it said."""
+        if replica.key in self._unreachable:
+            self._unreachable.remove(replica.key)
+            _log.info("event=replica_reachable replica=%s", replica.id)
 
     def tally(self, replica: Replica) -> Tally:
         """The counts of `replica`."""

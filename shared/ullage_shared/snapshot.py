@@ -102,6 +102,7 @@ class SnapshotError(ValueError):
     """The peer's fault: what it sent is no snapshot document. The message names the field."""
 
 
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _envelope: Final = msgspec.json.Decoder(_Envelope)
 _snapshot: Final = msgspec.json.Decoder(Snapshot)
 
@@ -118,13 +119,13 @@ def decode(body: bytes) -> tuple[Document, tuple[str, ...]]:
     """
     try:
         envelope = _envelope.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise SnapshotError(f"snapshot document: {error}") from error
     sound, faults = [], []
     for index, raw in enumerate(envelope.replicas):
         try:
             sound.append(_snapshot.decode(raw))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             faults.append(f"replicas[{index}]: {error}")
     document = Document(schema=SCHEMA, node=envelope.node, replicas=tuple(sound))
     return document, tuple(faults)

@@ -132,23 +132,25 @@ async def test_a_server_that_comes_up_is_soon_listed_and_one_that_leaves_is_drop
 
 async def test_a_replica_that_leaves_and_returns_has_its_models_again() -> None:
     """Its server's list is the same as before, which must not pass for nothing new."""
-    async with Backend(answering(cards("base", "lora"))) as server:
-        async with asking(refresh_s=0.1) as (router, _):
-            published = document(snapshot(server.url, models=("base",)))
+    async with (
+        Backend(answering(cards("base", "lora"))) as server,
+        asking(refresh_s=0.1) as (router, _),
+    ):
+        published = document(snapshot(server.url, models=("base",)))
 
-            def publish(*, there: bool) -> None:
-                heard = published if there else document()
-                router.fleet = hear(router.fleet, "http://sidecar:9400", heard, 0.0)[0]
+        def publish(*, there: bool) -> None:
+            heard = published if there else document()
+            router.fleet = hear(router.fleet, "http://sidecar:9400", heard, 0.0)[0]
 
-            def learned() -> bool:
-                return router.fleet.replicas[server.url].models == {"base", "lora"}
+        def learned() -> bool:
+            return router.fleet.replicas[server.url].models == {"base", "lora"}
 
-            publish(there=True)
-            await eventually(learned, 3.0)
-            publish(there=False)
-            publish(there=True)
-            assert not learned()
-            await eventually(learned, 3.0)
+        publish(there=True)
+        await eventually(learned, 3.0)
+        publish(there=False)
+        publish(there=True)
+        assert not learned()
+        await eventually(learned, 3.0)
 
 
 async def test_a_list_may_change_while_the_server_runs() -> None:

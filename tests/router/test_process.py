@@ -53,7 +53,7 @@ async def test_it_routes_by_a_sidecars_word_and_shows_it() -> None:
                 assert page.status == 200
 
 
-@pytest.mark.parametrize("signal", ["terminate", "interrupt"])
+@pytest.mark.parametrize("signal", ["terminate", pytest.param("interrupt", marks=pytest.mark.slow)])
 async def test_a_signal_lets_a_running_stream_finish_and_exits_0(signal: str) -> None:
     more = asyncio.Event()
 
@@ -84,27 +84,30 @@ async def test_a_signal_lets_a_running_stream_finish_and_exits_0(signal: str) ->
         await eventually(lambda: "event=stopped" in router.log[-1])
 
 
+@pytest.mark.slow
 async def test_a_stream_that_outlasts_the_grace_is_cut_and_the_exit_status_is_0(
     tmp_path: Path,
 ) -> None:
     config = tmp_path / "router.toml"
     config.write_text("[limits]\nstop_grace_s = 0.1\n")
-    async with Backend(silent) as backend:
-        async with router_process("--config", str(config), "--replica", backend.url) as router:
-            client = await Client.connect(router.address)
-            await client.send(request(body=b"{}"))
-            await eventually(lambda: backend.open)
-            await asyncio.sleep(0.05)
-            router.process.terminate()
-            assert await router.ended(5.0) == 0
-            with pytest.raises(ConnectionResetError):
-                await client.closed()
-            client.close()
-            await eventually(lambda: "event=stopped" in router.log[-1])
-            assert any("event=requests_cut_by_stop connections=1" in line for line in router.log)
+    async with (
+        Backend(silent) as backend,
+        router_process("--config", str(config), "--replica", backend.url) as router,
+    ):
+        client = await Client.connect(router.address)
+        await client.send(request(body=b"{}"))
+        await eventually(lambda: backend.open)
+        await asyncio.sleep(0.05)
+        router.process.terminate()
+        assert await router.ended(5.0) == 0
+        with pytest.raises(ConnectionResetError):
+            await client.closed()
+        client.close()
+        await eventually(lambda: "event=stopped" in router.log[-1])
+        assert any("event=requests_cut_by_stop connections=1" in line for line in router.log)
 
 
-@pytest.mark.parametrize("flag", ["--listen", "--admin"])
+@pytest.mark.parametrize("flag", ["--listen", pytest.param("--admin", marks=pytest.mark.slow)])
 async def test_a_port_in_use_is_exit_status_1_and_one_clear_line(flag: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -120,6 +123,7 @@ async def test_a_port_in_use_is_exit_status_1_and_one_clear_line(flag: str) -> N
     assert address.rpartition(":")[2] in line
 
 
+@pytest.mark.slow
 async def test_an_address_of_another_host_is_exit_status_1_and_named() -> None:
     status, said = await run_router(
         *("--listen", "192.0.2.1:80", "--admin", "127.0.0.1:0"),
@@ -130,6 +134,7 @@ async def test_an_address_of_another_host_is_exit_status_1_and_named() -> None:
     assert len(said.splitlines()) == 1
 
 
+@pytest.mark.slow
 async def test_a_wrong_configuration_is_exit_status_2_and_one_clear_line() -> None:
     status, said = await run_router("--listen", "nonsense", "--replica", "http://127.0.0.1:1")
     assert status == 2

@@ -9,6 +9,7 @@ Rules
   the listed URL as soon as they are published.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -35,6 +36,8 @@ class Replica:
     """Model names it answers to; empty: unknown."""
     learned: bool = False
     """Did the server itself say so? Its list beats its sidecar's, until it starts anew."""
+    ambiguous: bool = False
+    """Another replica goes by the same name: two nodes are configured alike."""
     aside_until_s: float = 0.0
     """Could not be reached: left out until then, on the router's monotonic clock."""
 
@@ -45,8 +48,10 @@ class Replica:
 
     @property
     def id(self) -> str:
-        """What people call it: its sidecar's name for it, else its host and port."""
-        return str(self.address) if self.snapshot is None else self.snapshot.id
+        """What people call it: its sidecar's name for it, else its host and port. Unique."""
+        if self.snapshot is None or self.ambiguous:
+            return self.key.removeprefix("http://")
+        return self.snapshot.id
 
     def age_s(self, now_s: float) -> float | None:
         """How old the snapshot's picture is. None: there is none. A clock set back ages nothing."""
@@ -155,6 +160,10 @@ def _newer(known: Replica, snapshot: Snapshot, source: str, now_s: float) -> Rep
 
 
 def _fleet(replicas: Mapping[str, Replica], listed: frozenset[str]) -> Fleet:
-    ordered = {key: replicas[key] for key in sorted(replicas)}
+    names = Counter(r.snapshot.id for r in replicas.values() if r.snapshot)
+    ordered: dict[str, Replica] = {}
+    for key, replica in sorted(replicas.items()):
+        ambiguous = replica.snapshot is not None and names[replica.snapshot.id] > 1
+        ordered[key] = replace(replica, ambiguous=ambiguous)
     known = {replica.models for replica in ordered.values() if replica.models}
     return Fleet(MappingProxyType(ordered), listed, mixed=len(known) > 1)

@@ -44,7 +44,6 @@ NO_CONNECT: Final = Refusal(405, "method_not_allowed", "CONNECT is not offered h
 UNKNOWN_CODING: Final = Refusal(
     501, "not_implemented", "Of the transfer codings, only chunked is understood here."
 )
-STOPPING: Final = Refusal(503, "router_stopping", "The router is being stopped. Try again.", 1)
 
 
 def head_too_large(limit_bytes: int) -> Refusal:

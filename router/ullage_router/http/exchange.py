@@ -161,6 +161,7 @@ class Exchange:
         """All has come: the connection may serve another."""
         assert self._upstream is not None
         self._proxy.pool.give(self._upstream)
+        self._proxy.router.answered(self._replica)
         self._tally.responses[self._status] += 1
         self._tally.duration_s.observe(perf_counter() - self._began_s)
         self._let_go()

@@ -7,6 +7,7 @@ Rules (RFC 9110 §7.6, RFC 9112)
 * `Host` is the replica's; what the client asked for goes on as `X-Forwarded-Host`.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -80,29 +81,31 @@ def header_value(text: str) -> bytes:
     return bytes(byte if 0x20 <= byte < 0x7F else 0x3F for byte in text.encode())
 
 
-def origin_form(target: bytes) -> bytes:
-    """The target as an origin server wants it: of `http://host/a?b`, `/a?b` (RFC 9112 §3.2.2)."""
-    scheme, separator, rest = target.partition(b"://")
-    if target.startswith(b"/") or not separator or scheme.lower() not in (b"http", b"https"):
-        return target
-    for index, byte in enumerate(rest):
-        if byte in b"/?":
-            return rest[index:] if byte == 0x2F else b"/" + rest[index:]
-    return b"/"
+_ABSOLUTE: Final = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
+
+
+def split_target(target: bytes) -> tuple[bytes, bytes]:
+    """Host, if the target names one, and the target as an origin server wants it.
+
+    `http://host/a?b` is `host` and `/a?b` (RFC 9112 §3.2.2); `/a?b` is nothing and itself.
+    """
+    absolute = None if target.startswith(b"/") else _ABSOLUTE.fullmatch(target)
+    if absolute is None:
+        return b"", target
+    host, path = absolute.groups()
+    return host, path if path.startswith(b"/") else b"/" + path
 
 
 def request_head(request: Request, request_id: bytes, host: str, dp_rank: int | None) -> bytes:
     """The head for the replica. `request_id`: for a request that brings none."""
     drop = named_by_connection(request.headers) | _REQUEST_OWN
-    forwarded_for, asked_host, has_id = [], b"", False
-    lines = [
-        request.method + b" " + origin_form(request.target) + b" HTTP/1.1",
-        b"Host: " + host.encode(),
-    ]
+    forwarded_for, has_id = [], False
+    asked_host, target = split_target(request.target)
+    lines = [request.method + b" " + target + b" HTTP/1.1", b"Host: " + host.encode()]
     for name, value in request.headers:
         lower = name.lower()
         if lower == b"host":
-            asked_host = value
+            asked_host = asked_host or value
         elif lower == b"x-forwarded-for":
             forwarded_for.append(value)
         elif lower == b"x-data-parallel-rank" and dp_rank is not None:

@@ -16,7 +16,7 @@ from ullage_router.http.errors import (
     body_too_large,
     head_too_large,
 )
-from ullage_router.http.message import Header, Request, value_of
+from ullage_router.http.message import Header, Request
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _VERSIONS: Final = ("1.0", "1.1")
@@ -114,18 +114,20 @@ class RequestReader:
         """The head is whole: can its body be taken?"""
         self._head_whole = True
         self._version = self._parser.get_http_version()
-        hosts = sum(name.lower() == b"host" for name, _ in self._headers)
+        fields: dict[bytes, bytes] = {}
+        hosts = 0
+        for name, value in self._headers:
+            lower = name.lower()
+            hosts += lower == b"host"
+            fields.setdefault(lower, value)
         if self._version not in _VERSIONS or hosts > 1 or (hosts == 0 and self._version == "1.1"):
             self._refuse(NOT_HTTP)
-        coding = value_of(self._headers, b"transfer-encoding")
-        if coding is not None and coding.lower() != b"chunked":
+        if fields.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
             self._refuse(UNKNOWN_CODING)
-        length = value_of(self._headers, b"content-length")
-        if length is not None and int(length) > self._max_body_bytes:
+        if int(fields.get(b"content-length", b"0")) > self._max_body_bytes:
             self._refuse(body_too_large(self._max_body_bytes))
-        expect = value_of(self._headers, b"expect")
-        asked = expect is not None and expect.lower() == b"100-continue"
-        self.wants_continue = asked and self._version == "1.1"
+        expects = fields.get(b"expect", b"").lower() == b"100-continue"
+        self.wants_continue = expects and self._version == "1.1"
 
     def on_body(self, piece: bytes) -> None:
         """A piece of the body."""

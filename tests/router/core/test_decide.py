@@ -18,7 +18,7 @@ from ullage_shared.snapshot import State
 
 A, B, C, D = (f"http://{name}:8000" for name in "abcd")
 SIDECAR = "http://sidecar:9400"
-DRAWS = 20_000
+DRAWS = 4_000
 
 
 def choose(
@@ -271,7 +271,7 @@ policies = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     rows=st.lists(replicas, max_size=6),
     model=st.sampled_from([None, "x", "y", "unheard-of"]),

@@ -143,6 +143,17 @@ def test_a_replica_published_twice_counts_once_and_is_named() -> None:
     assert faults == (f"replica second: {A} is published twice",)
 
 
+def test_replicas_of_one_name_go_by_their_addresses() -> None:
+    """Two nodes configured alike: their metrics must not become one series."""
+    fleet = fleet_of([])
+    for source, url in (("http://s1:1", "http://a:8000"), ("http://s2:1", "http://b:8000")):
+        fleet, _ = hear(fleet, source, document(snapshot(url, id="node/vllm")), 0.0)
+    assert [replica.id for replica in fleet.replicas.values()] == ["a:8000", "b:8000"]
+
+    fleet, _ = hear(fleet, "http://s2:1", document(), 0.0)
+    assert [replica.id for replica in fleet.replicas.values()] == ["node/vllm"]
+
+
 def test_a_bad_url_costs_only_the_replica_that_has_it() -> None:
     published = document(snapshot("https://a:1", id="bad"), snapshot(B))
     fleet, faults = hear(fleet_of([]), ONE, published, 1.0)
@@ -197,7 +208,7 @@ events = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.sets(st.sampled_from([A, B])), st.lists(events, max_size=12))
 def test_whatever_is_heard_the_fleet_stays_sound(
     listed: set[str], history: Sequence[tuple[str, str, list[Snapshot] | None]]

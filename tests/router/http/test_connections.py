@@ -46,12 +46,15 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
                 await asyncio.sleep(0.05)
             await call.send(response(received.target))
 
-    async with Backend(script) as one, Backend(script) as two:
-        async with data_plane(one.url, two.url) as plane:
-            client = await plane.client()
-            await client.send(b"".join(request(b"/%d" % n, b"x" * n) for n in range(50)))
-            for number in range(50):
-                assert (await client.answer()).body == b"/%d" % number
+    async with (
+        Backend(script) as one,
+        Backend(script) as two,
+        data_plane(one.url, two.url) as plane,
+    ):
+        client = await plane.client()
+        await client.send(b"".join(request(b"/%d" % n, b"x" * n) for n in range(50)))
+        for number in range(50):
+            assert (await client.answer()).body == b"/%d" % number
 
 
 async def test_a_request_may_come_byte_by_byte() -> None:
@@ -224,8 +227,9 @@ async def test_what_came_before_the_refused_is_answered_first() -> None:
         assert await client.closed() == b""
 
 
-async def test_a_refused_client_that_sends_on_is_cut_off() -> None:
+async def test_a_refused_client_that_sends_on_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read for a moment, so that it gets to see why, but not for ever."""
+    monkeypatch.setattr("ullage_router.http.downstream._LEAVE_WITHIN_S", 0.1)
     async with data_plane(limits=SMALL) as plane:
         client = await plane.client()
 
@@ -243,12 +247,14 @@ async def test_a_refused_client_that_sends_on_is_cut_off() -> None:
 @pytest.mark.parametrize("answers", [[response(b"a"), response(b"b")]])
 async def test_a_reused_replica_connection_never_mixes_answers(answers: Iterable[bytes]) -> None:
     left = iter(answers)
-    async with Backend(answering(lambda _: next(left))) as backend:
-        async with data_plane(backend.url) as plane:
-            one, two = await plane.client(), await plane.client()
-            assert (await one.ask(request())).body == b"a"
-            assert (await two.ask(request())).body == b"b"
-            assert backend.connections == 1
+    async with (
+        Backend(answering(lambda _: next(left))) as backend,
+        data_plane(backend.url) as plane,
+    ):
+        one, two = await plane.client(), await plane.client()
+        assert (await one.ask(request())).body == b"a"
+        assert (await two.ask(request())).body == b"b"
+        assert backend.connections == 1
 
 
 async def test_a_replica_that_answers_before_it_has_read_all_is_not_reused() -> None:
@@ -301,17 +307,19 @@ async def test_idle_replica_connections_are_closed_in_time() -> None:
 
 async def test_the_list_of_models_is_the_routers_own() -> None:
     body = b'{"object":"list","data":[{"id":"m"}]}'
-    async with Backend(answering(echo_target)) as backend:
-        async with data_plane(backend.url, models=lambda: body) as plane:
-            client = await plane.client()
-            answer = await client.ask(request(b"/v1/models"))
-            assert (answer.status, answer.body) == (200, body)
-            assert answer.one(b"content-type") == b"application/json"
-            assert (await client.ask(request(b"/v1/models/m"))).body == b"/v1/models/m"
-            assert (await client.ask(request(b"/v1/models", b"{}"))).body == b"/v1/models"
-            await client.send(request(b"/v1/models", headers=[(b"Connection", b"close")]))
-            assert (await client.answer()).one(b"connection") == b"close"
-            assert await client.closed() == b""
+    async with (
+        Backend(answering(echo_target)) as backend,
+        data_plane(backend.url, models=lambda: body) as plane,
+    ):
+        client = await plane.client()
+        answer = await client.ask(request(b"/v1/models"))
+        assert (answer.status, answer.body) == (200, body)
+        assert answer.one(b"content-type") == b"application/json"
+        assert (await client.ask(request(b"/v1/models/m"))).body == b"/v1/models/m"
+        assert (await client.ask(request(b"/v1/models", b"{}"))).body == b"/v1/models"
+        await client.send(request(b"/v1/models", headers=[(b"Connection", b"close")]))
+        assert (await client.answer()).one(b"connection") == b"close"
+        assert await client.closed() == b""
 
 
 async def test_an_unknown_list_of_models_is_asked_of_a_replica() -> None:

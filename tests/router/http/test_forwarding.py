@@ -60,6 +60,12 @@ async def test_an_absolute_target_goes_on_in_origin_form(absolute: bytes, origin
     assert (await forwarded(request(absolute))).target == origin
 
 
+async def test_the_host_of_an_absolute_target_beats_the_host_field() -> None:
+    """RFC 9112, section 3.2.2."""
+    received = await forwarded(request(b"http://asked.test:81/a"))
+    assert received.all(b"x-forwarded-host") == [b"asked.test:81"]
+
+
 @pytest.mark.parametrize("method", [b"GET", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"])
 async def test_every_method_and_path_goes_on(method: bytes) -> None:
     received = await forwarded(request(b"/score", method=method))

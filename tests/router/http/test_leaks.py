@@ -102,7 +102,7 @@ def open_fds() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
-@pytest.mark.parametrize("outcomes", [500, pytest.param(3_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("outcomes", [500, pytest.param(2_000, marks=pytest.mark.slow)])
 async def test_after_mixed_outcomes_everything_is_back_where_it_began(outcomes: int) -> None:
     rng = Random(11)
     limits = Limits(max_head_bytes=2048, max_body_bytes=10_000, idle_upstream_s=0.2)
@@ -124,7 +124,7 @@ async def test_after_mixed_outcomes_everything_is_back_where_it_began(outcomes: 
             await eventually(lambda: not plane.proxy.pool.idle)
             await eventually(lambda: not a.open and not b.open)
             assert repr(plane.router.in_flight) == "InFlight(0: {})"
-            assert not plane.proxy.pool._idle
+            await eventually(lambda: not plane.proxy.pool._idle)
             assert plane.router.tallies.keys() <= set(urls)
             assert len(plane.router.recent) <= 256
             await eventually(lambda: len(asyncio.all_tasks()) <= tasks)

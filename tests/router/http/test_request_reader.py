@@ -183,7 +183,7 @@ def test_an_odd_length_is_refused_and_raises_nothing(length: bytes) -> None:
     assert refusal in ("bad_request", "body_too_large")
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.binary(max_size=40))
 def test_no_length_whatever_raises(length: bytes) -> None:
     read(post(b"Content-Length: " + length, body=b"hello") + GET)
@@ -289,7 +289,7 @@ def split(data: bytes, cuts: Sequence[int]) -> list[bytes]:
 messages = st.sampled_from([GET, SIZED, CHUNKED, H2C, H2C_GET, *REFUSED.values()])
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
 @given(
     st.lists(messages, min_size=1, max_size=4).map(b"".join),
     st.lists(st.integers(0, 5000), max_size=12),
@@ -300,7 +300,7 @@ def test_how_the_bytes_are_cut_changes_nothing(sent: bytes, cuts: list[int]) -> 
     assert read(*(sent[i : i + 1] for i in range(len(sent)))) == whole
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.lists(messages, max_size=2).map(b"".join), st.binary(max_size=60), st.integers(0, 400))
 def test_no_bytes_whatever_raise(sent: bytes, noise: bytes, at: int) -> None:
     read(sent[:at] + noise + sent[at:])

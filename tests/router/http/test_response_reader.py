@@ -169,7 +169,7 @@ def split(data: bytes, cuts: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in itertools.pairwise(edges)]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(
     sent=st.sampled_from(SOUND),
     cuts=st.lists(st.integers(0, 300), max_size=8),
@@ -185,7 +185,7 @@ def test_how_the_bytes_are_cut_changes_nothing(
     assert Outcome(*(sent[i : i + 1] for i in range(len(sent))), dechunk=dechunk).all == whole
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(
     sent=st.sampled_from([*SOUND, *INVALID.values()]),
     noise=st.binary(max_size=40),

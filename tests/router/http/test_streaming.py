@@ -175,15 +175,15 @@ async def test_a_client_that_reads_nothing_of_many_answers_is_not_answered_witho
     async with data_plane(models=lambda: b"m" * 10_000) as plane:
         client = await plane.client()
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        total = 20_000
+        total = 4_000
         client.writer.write(request(b"/v1/models") * total)
         await eventually(lambda: plane.proxy.clients)
         (downstream,) = plane.proxy.clients
         most = 0
-        for _ in range(50):
+        for _ in range(20):
             most = max(most, downstream._transport.get_write_buffer_size())
             await asyncio.sleep(0.01)
-        assert most < 5_000_000  # Of 200 MB.
+        assert most < 1_000_000  # Of 40 MB.
 
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
         for _ in range(total):
