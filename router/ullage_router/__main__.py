@@ -24,10 +24,13 @@ from ullage_router.http.proxy import Proxy
 from ullage_router.metrics import RouterCollector
 from ullage_router.models import Models
 from ullage_router.router import Router
+from ullage_shared import log
 from ullage_shared.address import Address, AddressError, parse_base_url, parse_listen
-from ullage_shared.config import ConfigError, load
+from ullage_shared.config import ConfigError, keys, load
+from ullage_shared.log import line
 
-_log: Final = logging.getLogger("ullage_router")
+_log: Final = logging.getLogger("ullage.router")
+VERSION: Final = version("ullage")
 _LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -36,7 +39,8 @@ def parser() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(
         prog="ullage-router",
         description="Sends each request to the vLLM replica that has headroom for it.",
-        epilog="Exit status: 0 stopped by a signal, 1 could not listen, 2 wrong configuration.",
+        epilog=_epilog(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     flags.add_argument("--config", type=Path, metavar="FILE", help="TOML file")
     flags.add_argument("--listen", metavar="HOST:PORT", help="where clients connect")
@@ -56,8 +60,17 @@ def parser() -> argparse.ArgumentParser:
         help="a sidecar; its replicas join the fleet; may be repeated",
     )
     flags.add_argument("--log-level", choices=_LEVELS, default="info")
-    flags.add_argument("--version", action="version", version=f"ullage {version('ullage')}")
+    flags.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     return flags
+
+
+def _epilog() -> str:
+    rows = ["keys of the configuration file:"]
+    for key in keys(Config):
+        default = "" if key.default in (None, ()) else f" [{key.default}]"
+        rows.append(f"  {key.name:<24} {key.description}{default}")
+    rows.append("exit status: 0 stopped by a signal, 1 cannot listen, 2 wrong configuration")
+    return "\n".join(rows).replace("%", "%%")
 
 
 def configure(arguments: argparse.Namespace) -> Config:
@@ -103,8 +116,7 @@ async def serve(config: Config) -> int:
             admin = Address(admin.host, runner.addresses[0][1])
             listen = await proxy.listen(listen)
         except OSError as error:
-            _log.error("event=cannot_listen listen=%s admin=%s problem=%r", listen, admin,
-                       str(error))  # fmt: skip
+            _log.error(line("cannot_listen", listen=listen, admin=admin, why=error.strerror))
             await runner.cleanup()
             return 1
         stop = asyncio.Event()
@@ -114,16 +126,24 @@ async def serve(config: Config) -> int:
         tasks = [loop.create_task(each) for each in (*loops, models.run())]
         for task in tasks:
             task.add_done_callback(_say_if_broken)
-        _log.info("event=ready listen=%s admin=%s replicas=%d sidecars=%d", listen, admin,
-                  len(config.replicas), len(feeds))  # fmt: skip
+        _log.info(
+            line(
+                "listening",
+                version=VERSION,
+                http=listen,
+                admin=admin,
+                replicas=len(config.replicas),
+                sidecars=len(feeds),
+            )
+        )
         await stop.wait()
-        _log.info("event=stopping requests=%d", sum(router.in_flight.by_replica.values()))
+        _log.info(line("stopping", requests=sum(router.in_flight.by_replica.values())))
         await proxy.stop(config.limits.stop_grace_s)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await runner.cleanup()
-    _log.info("event=stopped")
+    _log.info(line("stopped"))
     return 0
 
 
@@ -133,17 +153,13 @@ def _say_if_broken(task: asyncio.Task[None]) -> None:
     Its sidecar's snapshots age and no longer vouch; requests go on by the router's own counts.
     """
     if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("event=background_loop_broken problem=%r", error, exc_info=error)
+        _log.error(line("background_loop_broken", why=repr(error)), exc_info=error)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     arguments = parser().parse_args(argv)
-    logging.basicConfig(
-        level=arguments.log_level.upper(),
-        format="%(asctime)s level=%(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
+    log.configure(arguments.log_level)
     try:
         config = configure(arguments)
     except ConfigError as error:

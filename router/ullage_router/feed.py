@@ -18,8 +18,9 @@ import aiohttp
 from ullage_router.core.fleet import hear, vouch
 from ullage_router.router import Router
 from ullage_shared import snapshot
+from ullage_shared.log import line
 
-_log: Final = logging.getLogger(__name__)
+_log: Final = logging.getLogger("ullage.router")
 _TIMEOUT_S: Final = 1.0
 _MOST_BYTES: Final = 16 * 1024 * 1024
 
@@ -104,9 +105,9 @@ class SidecarFeed:
 
     def _report(self, problem: str) -> None:
         if problem and not self.problem:
-            _log.warning("event=sidecar_problem sidecar=%s problem=%r", self._sidecar, problem)
+            _log.warning(line("sidecar_problem", sidecar=self._sidecar, why=problem))
         elif self.problem and not problem:
-            _log.info("event=sidecar_well sidecar=%s", self._sidecar)
+            _log.info(line("sidecar_well", sidecar=self._sidecar))
         self.problem = problem
 
 

@@ -13,8 +13,9 @@ from ullage_router.core.fleet import Fleet, Replica, set_aside
 from ullage_router.core.inflight import Hold, InFlight
 from ullage_router.core.policy import Policy
 from ullage_router.tally import Tally
+from ullage_shared.log import line
 
-_log: Final = logging.getLogger(__name__)
+_log: Final = logging.getLogger("ullage.router")
 _REMEMBERED: Final = 256
 
 
@@ -62,9 +63,9 @@ class Router:
     def fleet(self, fleet: Fleet) -> None:
         if fleet.replicas.keys() != self._fleet.replicas.keys():
             for key in fleet.replicas.keys() - self._fleet.replicas.keys():
-                _log.info("event=replica_joined replica=%s", key)
+                _log.info(line("replica_joined", replica=key))
             for key in self._fleet.replicas.keys() - fleet.replicas.keys():
-                _log.info("event=replica_left replica=%s", key)
+                _log.info(line("replica_left", replica=key))
                 self.tallies.pop(key, None)
                 self._unreachable.discard(key)
         self._fleet = fleet
@@ -101,14 +102,14 @@ class Router:
         if failure == "connect":
             if replica.key not in self._unreachable:
                 self._unreachable.add(replica.key)
-                _log.warning("event=replica_unreachable replica=%s problem=%r", replica.id, problem)
+                _log.warning(line("replica_unreachable", replica=replica.id, why=problem))
             self._fleet = set_aside(self._fleet, replica.key, now_s + self.policy.set_aside_s)
 
     def answered(self, replica: Replica) -> None:
         """`replica` gave a whole answer, whatever it said."""
         if replica.key in self._unreachable:
             self._unreachable.remove(replica.key)
-            _log.info("event=replica_reachable replica=%s", replica.id)
+            _log.info(line("replica_reachable", replica=replica.id))
 
     def tally(self, replica: Replica) -> Tally:
         """The counts of `replica`."""

@@ -244,7 +244,7 @@ async def test_problems_are_logged_when_they_begin_and_end_not_each_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     router = new_router()
-    with caplog.at_level("INFO", logger="ullage_router.feed"):
+    with caplog.at_level("INFO", logger="ullage.router"):
         async with (
             SidecarStandIn(b"rubbish") as sidecar,
             feeding(router, sidecar.url) as (feed,),
@@ -253,7 +253,7 @@ async def test_problems_are_logged_when_they_begin_and_end_not_each_time(
             sidecar.published = document()
             await eventually(lambda: feed.polls[Poll.NEW] >= 3)
     messages = [record.getMessage() for record in caplog.records]
-    assert [m.split()[0] for m in messages] == ["event=sidecar_problem", "event=sidecar_well"]
+    assert [m.split()[0] for m in messages] == ["sidecar_problem", "sidecar_well"]
     assert sidecar.url in messages[0]
 
 

@@ -39,7 +39,7 @@ async def router_process(*arguments: str) -> AsyncIterator[RouterProcess]:
     assert process.stderr is not None
     try:
         ready = await asyncio.wait_for(_ready(process.stderr, log), _READY_WITHIN_S)
-        listen, admin = (parse_listen(ready[name]) for name in ("listen", "admin"))
+        listen, admin = (parse_listen(ready[name]) for name in ("http", "admin"))
         reading = asyncio.ensure_future(_read_on(process.stderr, log))
         yield RouterProcess(process, listen, admin, log)
     finally:
@@ -67,7 +67,7 @@ async def run_router(*arguments: str) -> tuple[int, str]:
 async def _ready(stderr: asyncio.StreamReader, log: list[str]) -> dict[str, str]:
     async for line in stderr:
         log.append(line.decode().rstrip())
-        if "event=ready" in log[-1]:
+        if " listening " in log[-1]:
             return dict(re.findall(r"(\w+)=(\S+)", log[-1]))
     raise AssertionError(f"the router ended: {log}")
 

@@ -12,8 +12,9 @@ from ullage_router.http.downstream import Downstream
 from ullage_router.http.pool import Pool
 from ullage_router.router import Router
 from ullage_shared.address import Address
+from ullage_shared.log import line
 
-_log: Final = logging.getLogger(__name__)
+_log: Final = logging.getLogger("ullage.router")
 _BACKLOG: Final = 4096
 
 
@@ -69,7 +70,7 @@ class Proxy:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_gone.wait(), grace_s)
         if self.clients:
-            _log.warning("event=requests_cut_by_stop connections=%d", len(self.clients))
+            _log.warning(line("cut_by_stop", connections=len(self.clients)))
         for client in list(self.clients):
             client.cut(reset=True)
         self.pool.close()

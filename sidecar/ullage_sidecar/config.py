@@ -1,0 +1,141 @@
+"""The sidecar's configuration: a TOML file, flags laid over it, checked once, by name.
+
+[[engine]]                     # one table for each vLLM server of this node
+name = "vllm"                  # what the server has in ULLAGE_ENGINE
+url = "http://gpu-03:8000"     # where routers reach it; /health is asked there too
+"""
+
+import math
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from ullage_shared.address import AddressError, parse_base_url, parse_listen
+from ullage_shared.config import ConfigError, load
+from ullage_sidecar.channel import DEFAULT_SOCKET
+from ullage_sidecar.core.settings import Settings
+
+DEFAULT_NAME: Final = "vllm"
+SOCKET_PATH_BYTES: Final = 107
+WEIGHTS_TOLERANCE: Final = 1e-6
+
+
+class EngineEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Table `[[engine]]`: one vLLM server, however many data-parallel engines it has."""
+
+    url: Annotated[str, Meta(description="Where routers reach it: http://host:port.")]
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9._-]{1,64}$",
+            description="What the server has in ULLAGE_ENGINE.",
+        ),
+    ] = DEFAULT_NAME
+
+
+class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything an operator may set."""
+
+    engine: Annotated[
+        tuple[EngineEntry, ...], Meta(description="The vLLM servers of this node.")
+    ] = ()
+    node: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9._-]{1,255}$",
+            description="This node's name in snapshot ids; by default its host name.",
+        ),
+    ] = msgspec.field(default_factory=socket.gethostname)
+    socket: Annotated[
+        str, Meta(description="Unix socket for the plugin's readings: ULLAGE_SOCKET of vLLM.")
+    ] = DEFAULT_SOCKET
+    listen: Annotated[str, Meta(description="Where to serve snapshots and metrics: host:port.")] = (
+        "0.0.0.0:9400"
+    )
+
+
+def read(path: Path | None, flags: Mapping[str, Any]) -> Config:
+    """Read and check everything. Raises `ConfigError`. URLs come back in normal form."""
+    config = load(Config, path, flags)
+    origin = _Origin(str(path or "defaults"), flags)
+    _check_sums(config, origin)
+    _check_places(config, origin)
+    return msgspec.structs.replace(config, engine=_checked_engines(config.engine, origin))
+
+
+def engine_flags(texts: Sequence[str]) -> list[dict[str, str]]:
+    """What `--engine [NAME=]URL`, given any number of times, says as `[[engine]]` tables."""
+    entries = []
+    for text in texts:
+        name, equals, url = text.partition("=")
+        named = equals and "://" not in name
+        entries.append({"name": name, "url": url} if named else {"url": text})
+    return entries
+
+
+class _Origin:
+    """Which file or flag a key came from, for errors."""
+
+    def __init__(self, file: str, flags: Mapping[str, Any]) -> None:
+        self._file = file
+        self._flags = flags
+
+    def fault(self, key: str, value: object, wanted: str) -> ConfigError:
+        top = key.partition(".")[0].partition("[")[0]
+        origin = f"--{top}" if top in self._flags else self._file
+        return ConfigError(f"{key} = {value!r}: {wanted} ({origin})")
+
+
+def _check_sums(config: Config, origin: _Origin) -> None:
+    score, warm_up = config.score, config.warm_up
+    weights = {
+        "score.free_weight": score.free_weight,
+        "score.running_weight": score.running_weight,
+        "score.waiting_weight": score.waiting_weight,
+    }
+    if not math.isclose(sum(weights.values()), 1.0, rel_tol=0.0, abs_tol=WEIGHTS_TOLERANCE):
+        raise origin.fault(
+            " + ".join(weights), round(sum(weights.values()), 9), "wanted a sum of 1"
+        )
+    if warm_up.ramp_until_s < warm_up.zero_until_s:
+        raise origin.fault(
+            "warm_up.ramp_until_s",
+            warm_up.ramp_until_s,
+            f"wanted warm_up.zero_until_s = {warm_up.zero_until_s!r} or more",
+        )
+
+
+def _check_places(config: Config, origin: _Origin) -> None:
+    path_bytes = len(config.socket.encode())
+    if not 0 < path_bytes <= SOCKET_PATH_BYTES or "\0" in config.socket:
+        wanted = f"wanted a path of 1 to {SOCKET_PATH_BYTES} bytes"
+        raise origin.fault("socket", config.socket, wanted)
+    try:
+        parse_listen(config.listen)
+    except AddressError as error:
+        raise origin.fault("listen", config.listen, _wanted(error)) from error
+
+
+def _checked_engines(entries: tuple[EngineEntry, ...], origin: _Origin) -> tuple[EngineEntry, ...]:
+    if not entries:
+        raise origin.fault("engine", [], "wanted at least one [[engine]], or --engine [NAME=]URL")
+    checked: list[EngineEntry] = []
+    for index, entry in enumerate(entries):
+        if entry.name in [other.name for other in checked]:
+            wanted = "wanted a name that no other engine has"
+            raise origin.fault(f"engine[{index}].name", entry.name, wanted)
+        try:
+            url, _ = parse_base_url(entry.url)
+        except AddressError as error:
+            raise origin.fault(f"engine[{index}].url", entry.url, _wanted(error)) from error
+        checked.append(msgspec.structs.replace(entry, url=url))
+    return tuple(checked)
+
+
+def _wanted(error: AddressError) -> str:
+    """The address error without the value, which `fault` says already."""
+    return str(error).partition(": ")[2]

@@ -1,0 +1,110 @@
+"""The whole judgement of one engine at one instant: every step from signals to capacity score.
+
+    capacity = score(terms) · penalty · factor of its state
+
+* In a state whose factor is 0 the capacity is 0, whatever the signals.
+* Else an unknown signal makes the capacity unknown, and the reason names it. Unknown is neither
+  idle nor full.
+* A plugin silent for longer than `signs_of_life_s` makes every signal unknown.
+"""
+
+from dataclasses import dataclass
+
+from ullage_shared.snapshot import State
+from ullage_sidecar.core import depletion, penalty, smoothing
+from ullage_sidecar.core.engine import Engine
+from ullage_sidecar.core.life import is_silent, judge
+from ullage_sidecar.core.score import ScoreTerms, score, terms
+from ullage_sidecar.core.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The signals as they are scored. `None`: unknown."""
+
+    free: float | None = None
+    """Smoothed free ratio, 0..1."""
+    predicted: float | None = None
+    """The ratio expected `ahead_s` from now, 0..1."""
+    running: float | None = None
+    """Smoothed running sequences as a share of `max_num_seqs`, 0..1."""
+    waiting: float | None = None
+    """Smoothed waiting requests."""
+    exhaustion_s: float | None = None
+    """When the blocks will be gone; `None` also when they do not fall."""
+
+    @property
+    def effective_free(self) -> float | None:
+        """The free ratio that counts: the prediction where it is worse."""
+        if self.free is None or self.predicted is None:
+            return None
+        return depletion.effective(self.free, self.predicted)
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What `/v1/snapshots` says and `/metrics` explains."""
+
+    state: State
+    reason: str
+    """Why the state is not `serving`, or why the capacity is unknown; else empty."""
+    capacity: float | None
+    """0..1; `None`: unknown."""
+    levels: Levels
+    terms: ScoreTerms | None
+    penalty: float | None
+    warm_up: float
+    """The factor of its state, 0..1."""
+    silent: bool
+    """The plugin gives no sign of life: nothing it said before counts."""
+
+
+def assess(engine: Engine, settings: Settings, now_s: float) -> Assessment:
+    """Judge an engine."""
+    life = judge(engine, settings, now_s)
+    silent = is_silent(engine, settings, now_s)
+    levels = Levels() if silent else _levels(engine, settings, now_s)
+    free, running, waiting = levels.effective_free, levels.running, levels.waiting
+    room, queue, worth = None, None, None
+    if free is not None and running is not None and waiting is not None:
+        room = terms(free, running, waiting, settings.score.max_waiting)
+        queue = penalty.factor(waiting, settings.penalty)
+        worth = score(room, settings.score) * queue * life.factor
+    return Assessment(
+        state=life.state,
+        reason="; ".join(filter(None, (life.reason, _unknown(engine, levels, silent=silent)))),
+        capacity=0.0 if life.factor == 0.0 else worth,
+        levels=levels,
+        terms=room,
+        penalty=queue,
+        warm_up=life.factor,
+        silent=silent,
+    )
+
+
+def _levels(engine: Engine, settings: Settings, now_s: float) -> Levels:
+    signals, most = engine.signals, engine.hello.max_num_seqs if engine.hello else None
+    free = smoothing.room(signals.free, settings.window, now_s)
+    running = smoothing.load(signals.running, settings.window, now_s)
+    latest, slope = signals.free.value, depletion.slope_per_s(signals.trend, now_s)
+    return Levels(
+        free=free,
+        predicted=depletion.predicted(latest, slope, settings.depletion.ahead_s),
+        running=min(1.0, running / most) if running is not None and most else None,
+        waiting=smoothing.load(signals.waiting, settings.window, now_s),
+        exhaustion_s=depletion.exhaustion_s(latest, slope),
+    )
+
+
+def _unknown(engine: Engine, levels: Levels, *, silent: bool) -> str:
+    if engine.hello is None:
+        return "its plugin was never heard of"
+    if silent:
+        return "its plugin is silent"
+    signals = {
+        "kv_usage": levels.free,
+        "running / max_num_seqs": levels.running,
+        "waiting": levels.waiting,
+    }
+    names = ", ".join(name for name, level in signals.items() if level is None)
+    return f"unknown: {names}" if names else ""

@@ -1,0 +1,66 @@
+"""Counters of one engine, summed over its senders.
+
+A sender reports totals since it started. What counts is the difference to its previous total, so a
+lost datagram loses no token and a second API process adds its own. The first reading of a sender
+counts from 0 if this sidecar can have heard everything (it is the sender's first step, or the
+incarnation began after the sidecar did); else it is only the baseline.
+
+The sequence number tells what became of the readings: a gap is lost datagrams, a repeat a
+heartbeat. Counts go on over incarnations, as Prometheus counters should.
+"""
+
+from typing import NamedTuple
+
+from ullage_sidecar.core.reading import Reading
+
+
+class Counts(NamedTuple):
+    """What was received and what it added up to. A total nobody ever reported is `None`."""
+
+    received: int = 0
+    lost: int = 0
+    heartbeats: int = 0
+    prompt_tokens: int | None = None
+    generated_tokens: int | None = None
+    preemptions: int | None = None
+    prefix_queries: int | None = None
+    prefix_hits: int | None = None
+
+    def with_step(self, before: Reading, step: Reading) -> "Counts":
+        """Add what happened between two readings of one sender."""
+        return Counts(
+            self.received + 1,
+            self.lost + step.seq - before.seq - 1,
+            self.heartbeats,
+            _grown(self.prompt_tokens, before.prompt_tokens, step.prompt_tokens),
+            _grown(self.generated_tokens, before.generated_tokens, step.generated_tokens),
+            _grown(self.preemptions, before.preemptions, step.preemptions),
+            _grown(self.prefix_queries, before.prefix_queries, step.prefix_queries),
+            _grown(self.prefix_hits, before.prefix_hits, step.prefix_hits),
+        )
+
+    def with_heartbeat(self) -> "Counts":
+        """Add one repeat of the last step."""
+        return Counts(
+            self.received,
+            self.lost,
+            self.heartbeats + 1,
+            self.prompt_tokens,
+            self.generated_tokens,
+            self.preemptions,
+            self.prefix_queries,
+            self.prefix_hits,
+        )
+
+
+def birth(sender: int) -> Reading:
+    """What a sender stood at before its first step: all totals 0."""
+    return Reading(sender, 0, 0.0, None, None, None, 0, 0, 0, 0, 0)
+
+
+def _grown(total: int | None, before: int | None, now: int | None) -> int | None:
+    if now is None:
+        return total
+    if before is None or now <= before:
+        return total or 0
+    return (total or 0) + now - before

@@ -1,0 +1,92 @@
+"""From a judgement to the snapshot on the wire.
+
+`seq` is the instant of the last change in milliseconds of the node's monotonic clock, and at least
+one more than before: it grows with every change, and over restarts of the sidecar too. Ages and
+`ts` are no change.
+"""
+
+from typing import Final
+
+import msgspec
+
+from ullage_shared.snapshot import Snapshot
+from ullage_sidecar.core.assess import Assessment
+from ullage_sidecar.core.engine import Engine
+
+UNHEARD: Final = "unheard"
+"""`boot_id` of a server whose plugin has not spoken: its first hello makes it a new replica."""
+DIGITS: Final = 4
+"""Of ratios and scores: finer differences are not worth a new snapshot."""
+
+
+def identity(engine: Engine, node: str) -> str:
+    """`node/engine`, with `:rank` behind it when the server has several engines."""
+    return f"{node}/{label(engine)}"
+
+
+def label(engine: Engine) -> str:
+    """The engine's name within its node."""
+    ranked = engine.hello is not None and engine.hello.data_parallel_size > 1
+    return f"{engine.name}:{engine.rank}" if ranked else engine.name
+
+
+def free_blocks(engine: Engine, judged: Assessment) -> int | None:
+    """Free KV blocks as last reported. One is vLLM's own: its usage is a share of the others."""
+    free, total = engine.signals.free.value, engine.hello.total_blocks if engine.hello else None
+    if judged.silent or free is None or total is None:
+        return None
+    usable = max(0, total - 1)
+    return min(usable, round(free * usable))
+
+
+def render(
+    engine: Engine, judged: Assessment, *, node: str, url: str, now_s: float, wall_s: float
+) -> Snapshot:
+    """One replica's snapshot, its `seq` still 0: see `sequenced`."""
+    hello, signals, levels = engine.hello, engine.signals, judged.levels
+    known = None if judged.silent else signals
+    return Snapshot(
+        id=identity(engine, node),
+        url=url,
+        dp_rank=engine.rank if hello and hello.data_parallel_size > 1 else None,
+        models=hello.models if hello else (),
+        state=judged.state,
+        reason=judged.reason,
+        capacity_score=_ratio(judged.capacity),
+        free_block_ratio=_ratio(levels.effective_free),
+        waiting_depth=_rounded(levels.waiting, DIGITS),
+        running_ratio=_ratio(levels.running),
+        free_blocks=free_blocks(engine, judged),
+        total_blocks=hello.total_blocks if hello else None,
+        block_size=hello.block_size if hello else None,
+        running=_whole(known.running.value if known else None),
+        max_num_seqs=hello.max_num_seqs if hello else None,
+        waiting=_whole(known.waiting.value if known else None),
+        exhaustion_s=_rounded(levels.exhaustion_s, 1),
+        boot_id=hello.boot_id if hello else UNHEARD,
+        seq=0,
+        age_s=round(engine.age_s(now_s), 3),
+        ts=round(wall_s, 3),
+    )
+
+
+def sequenced(fresh: Snapshot, last: Snapshot | None, now_s: float) -> Snapshot:
+    """Give a fresh snapshot its `seq`: the last one's, unless anything but ages differs."""
+    now_ms = max(0, int(now_s * 1000.0))
+    if last is None or last.boot_id != fresh.boot_id:
+        return msgspec.structs.replace(fresh, seq=now_ms)
+    same = msgspec.structs.replace(fresh, seq=last.seq, age_s=last.age_s, ts=last.ts) == last
+    seq = last.seq if same else max(now_ms, last.seq + 1)
+    return msgspec.structs.replace(fresh, seq=seq)
+
+
+def _ratio(value: float | None) -> float | None:
+    return None if value is None else round(min(1.0, max(0.0, value)), DIGITS)
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(max(0.0, value), digits)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)

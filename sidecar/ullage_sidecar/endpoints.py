@@ -1,0 +1,100 @@
+"""What the sidecar answers, as pure functions, and the thin handlers that ask them.
+
+GET /v1/snapshots    the document; its ETag changes with its content, ages left out
+GET /healthz         200 as long as this process runs, and how many engines it hears
+GET /metrics         Prometheus
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from ullage_shared import snapshot
+from ullage_sidecar.core.assess import Assessment
+from ullage_sidecar.core.engine import Engine
+from ullage_sidecar.core.render import label
+from ullage_sidecar.node import Node, Published
+
+JSON: Final = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP response, before anybody sends it."""
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Served:
+    """How often the document was asked for."""
+
+    full: int = 0
+    not_modified: int = 0
+
+
+def snapshots(published: Published, if_none_match: str | None) -> Answer:
+    """The document, or 304 if the asker has it. A copy may be kept, but not used unasked."""
+    etag = f'"{published.seq:x}"'
+    headers = {"ETag": etag, "Cache-Control": "no-cache"}
+    known = [tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")]
+    if etag in known or "*" in known:
+        return Answer(304, headers=headers)
+    return Answer(200, published.body, {**headers, "Content-Type": JSON})
+
+
+def healthz(engines: Iterable[tuple[Engine, Assessment]], version: str) -> Answer:
+    """That this process runs, which engines it knows, and how many of them it hears."""
+    judged = {label(engine): assessment for engine, assessment in engines}
+    body = {
+        "version": version,
+        "heard": sum(not assessment.silent for assessment in judged.values()),
+        "engines": {name: assessment.state for name, assessment in judged.items()},
+    }
+    return Answer(200, msgspec.json.encode(body), {"Content-Type": JSON})
+
+
+def metrics(registry: CollectorRegistry) -> Answer:
+    """Everything countable, as Prometheus text."""
+    return Answer(200, generate_latest(registry), {"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def application(
+    node: Node,
+    registry: CollectorRegistry,
+    served: Served,
+    version: str,
+    clock: Callable[[], float],
+    wall: Callable[[], float],
+) -> web.Application:
+    """The HTTP side of the process."""
+
+    async def get_snapshots(request: web.Request) -> web.Response:
+        answer = snapshots(node.published(clock(), wall()), request.headers.get("If-None-Match"))
+        if answer.status == 304:
+            served.not_modified += 1
+        else:
+            served.full += 1
+        return _response(answer)
+
+    async def get_healthz(_: web.Request) -> web.Response:
+        return _response(healthz(node.assessed(clock()), version))
+
+    async def get_metrics(_: web.Request) -> web.Response:
+        return _response(metrics(registry))
+
+    app = web.Application()
+    app.router.add_get(snapshot.PATH, get_snapshots)
+    app.router.add_get("/healthz", get_healthz)
+    app.router.add_get("/metrics", get_metrics)
+    return app
+
+
+def _response(answer: Answer) -> web.Response:
+    return web.Response(status=answer.status, body=answer.body, headers=answer.headers)

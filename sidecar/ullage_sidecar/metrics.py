@@ -1,0 +1,224 @@
+"""Prometheus metrics, read from the node's state when somebody scrapes.
+
+Label `engine` is the engine's name within the node, with its rank where there are several: bounded
+by the configuration. A value that is unknown has no series: 0 would mean something else.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ullage_shared.snapshot import State
+from ullage_sidecar.core.assess import Assessment
+from ullage_sidecar.core.engine import Engine
+from ullage_sidecar.core.render import free_blocks, label
+from ullage_sidecar.endpoints import Served
+from ullage_sidecar.node import Node
+
+PREFIX: Final = "ullage_sidecar_"
+
+Judged = tuple[Engine, Assessment]
+Row = tuple[str, str, Callable[[Engine, Assessment], float | None]]
+"""Name without prefix, help, value."""
+
+GAUGES: Final[Sequence[Row]] = (
+    ("capacity_score", "Headroom: 0 full, 1 empty.", lambda _, a: a.capacity),
+    (
+        "score_free_term",
+        "Room left by the KV blocks, 0 to 1, before weighting.",
+        lambda _, a: a.terms.free if a.terms else None,
+    ),
+    (
+        "score_running_term",
+        "Room left by the running sequences, 0 to 1, before weighting.",
+        lambda _, a: a.terms.running if a.terms else None,
+    ),
+    (
+        "score_waiting_term",
+        "Room left by the waiting queue, 0 to 1, before weighting.",
+        lambda _, a: a.terms.waiting if a.terms else None,
+    ),
+    ("penalty_factor", "Factor on the score for a queue, 0 to 1.", lambda _, a: a.penalty),
+    ("warm_up_factor", "Factor on the score for the state, 0 to 1.", lambda _, a: a.warm_up),
+    (
+        "smoothed_free_block_ratio",
+        "Free share of the KV blocks, smoothed.",
+        lambda _, a: a.levels.free,
+    ),
+    (
+        "predicted_free_block_ratio",
+        "Free share of the KV blocks expected shortly.",
+        lambda _, a: a.levels.predicted,
+    ),
+    (
+        "exhaustion_seconds",
+        "When no KV block will be free; absent while they do not fall.",
+        lambda _, a: a.levels.exhaustion_s,
+    ),
+    ("free_blocks", "Free KV blocks, as last reported.", free_blocks),
+    (
+        "running_requests",
+        "Running sequences, as last reported.",
+        lambda e, a: _latest(e.signals.running.value, a),
+    ),
+    (
+        "waiting_requests",
+        "Waiting requests, as last reported.",
+        lambda e, a: _latest(e.signals.waiting.value, a),
+    ),
+    (
+        "total_blocks",
+        "KV blocks of the engine.",
+        lambda e, _: e.hello.total_blocks if e.hello else None,
+    ),
+    (
+        "max_running_requests",
+        "Most sequences that the engine runs at once.",
+        lambda e, _: e.hello.max_num_seqs if e.hello else None,
+    ),
+    ("senders", "API processes that speak for the engine.", lambda e, _: len(e.senders)),
+)
+
+COUNTERS: Final[Sequence[Row]] = (
+    ("readings_received", "Engine steps received.", lambda e, _: e.counts.received),
+    ("readings_lost", "Engine steps missed, by their numbers.", lambda e, _: e.counts.lost),
+    ("heartbeats", "Repeated last steps received.", lambda e, _: e.counts.heartbeats),
+    ("prompt_tokens", "Prompt tokens processed.", lambda e, _: e.counts.prompt_tokens),
+    ("generated_tokens", "Tokens generated.", lambda e, _: e.counts.generated_tokens),
+    ("preemptions", "Requests preempted.", lambda e, _: e.counts.preemptions),
+    (
+        "prefix_cache_queried_tokens",
+        "Tokens looked up in the prefix cache.",
+        lambda e, _: e.counts.prefix_queries,
+    ),
+    (
+        "prefix_cache_hit_tokens",
+        "Tokens found in the prefix cache.",
+        lambda e, _: e.counts.prefix_hits,
+    ),
+)
+
+
+def registry(
+    node: Node, served: Served, version: str, clock: Callable[[], float]
+) -> CollectorRegistry:
+    """Everything `/metrics` shows, the process's own CPU and memory included."""
+    everything = CollectorRegistry()
+    everything.register(NodeCollector(node, served, version, clock))
+    ProcessCollector(registry=everything)
+    PlatformCollector(registry=everything)
+    return everything
+
+
+class NodeCollector(Collector):
+    """Renders the node's state on demand: nothing is counted twice, nothing goes stale."""
+
+    def __init__(
+        self, node: Node, served: Served, version: str, clock: Callable[[], float]
+    ) -> None:
+        self._node = node
+        self._served = served
+        self._version = version
+        self._clock = clock
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing in advance: registration must not judge engines."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Judge every engine now, and tell."""
+        now_s = self._clock()
+        engines = list(self._node.assessed(now_s))
+        yield from _per_engine(engines)
+        yield _states(engines)
+        yield _ages(engines, now_s)
+        yield from self._own()
+
+    def _own(self) -> Iterator[Metric]:
+        strays = self._node.strays
+        refused = CounterMetricFamily(
+            f"{PREFIX}datagrams_ignored",
+            "Datagrams that reached no engine, by why.",
+            labels=("why",),
+        )
+        refused.add_metric(("malformed",), strays.malformed)
+        refused.add_metric(("unmatched",), strays.unmatched)
+        refused.add_metric(("before_hello",), strays.early)
+        yield refused
+        checks = CounterMetricFamily(
+            f"{PREFIX}health_checks", "Questions to /health of a server.", labels=("server",)
+        )
+        failures = CounterMetricFamily(
+            f"{PREFIX}health_check_failures", "Those without a 200.", labels=("server",)
+        )
+        for name, probes in self._node.probes.items():
+            checks.add_metric((name,), probes.asked)
+            failures.add_metric((name,), probes.failed)
+        yield checks
+        yield failures
+        asked = CounterMetricFamily(
+            f"{PREFIX}snapshot_requests", "Answers to /v1/snapshots.", labels=("status",)
+        )
+        asked.add_metric(("200",), self._served.full)
+        asked.add_metric(("304",), self._served.not_modified)
+        yield asked
+        yield CounterMetricFamily(
+            f"{PREFIX}snapshot_renders", "Documents rendered.", self._node.renders
+        )
+        build = GaugeMetricFamily(
+            f"{PREFIX}build_info", "Always 1; what runs.", labels=("version",)
+        )
+        build.add_metric((self._version,), 1)
+        yield build
+
+
+def _per_engine(engines: Sequence[Judged]) -> Iterator[Metric]:
+    for kind, rows in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+        for name, meaning, value_of in rows:
+            family = kind(PREFIX + name, meaning, labels=("engine",))
+            for engine, judged in engines:
+                value = value_of(engine, judged)
+                if value is not None:
+                    family.add_metric((label(engine),), value)
+            yield family
+    dropped = CounterMetricFamily(
+        f"{PREFIX}readings_dropped",
+        "Datagrams that the engine's present senders could not hand over, by their own count.",
+        labels=("engine",),
+    )
+    for engine, _ in engines:
+        dropped.add_metric(
+            (label(engine),), sum(sender.dropped for sender in engine.senders.values())
+        )
+    yield dropped
+
+
+def _states(engines: Sequence[Judged]) -> Metric:
+    family = GaugeMetricFamily(
+        f"{PREFIX}state",
+        "1 for the state the engine is in, 0 for others.",
+        labels=("engine", "state"),
+    )
+    for engine, judged in engines:
+        for state in State:
+            family.add_metric((label(engine), state.value), float(state is judged.state))
+    return family
+
+
+def _ages(engines: Sequence[Judged], now_s: float) -> Metric:
+    family = GaugeMetricFamily(
+        f"{PREFIX}last_sign_age_seconds",
+        "Age of the latest datagram from the engine's plugin.",
+        labels=("engine",),
+    )
+    for engine, _ in engines:
+        family.add_metric((label(engine),), engine.age_s(now_s))
+    return family
+
+
+def _latest(value: float | None, judged: Assessment) -> float | None:
+    """A reading that still counts."""
+    return None if judged.silent else value

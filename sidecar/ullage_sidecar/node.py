@@ -1,0 +1,218 @@
+"""The one owner of all that changes: the engines of this node, and what was last published.
+
+Every event comes through here, on one thread; the engines themselves are frozen values that the
+core folds. Nothing here knows sockets, HTTP or clocks.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ullage_shared.log import Seldom, line
+from ullage_shared.snapshot import SCHEMA, Document, Snapshot, State, encode
+from ullage_sidecar.channel import DatagramError, decode
+from ullage_sidecar.config import Config
+from ullage_sidecar.core.assess import Assessment, assess
+from ullage_sidecar.core.engine import Engine, fold
+from ullage_sidecar.core.health import Probe
+from ullage_sidecar.core.reading import Hello, Reading
+from ullage_sidecar.core.render import label, render, sequenced
+from ullage_sidecar.core.signals import Signals
+
+RENDER_EVERY_S: Final = 0.02
+BATCH: Final = 64
+"""Datagrams folded at once. A process woken for a single one spends most of its time fetching its
+own code into the caches; more would keep the loop long enough for the kernel's queue to fill."""
+MAX_RANKS: Final = 1024
+"""Data-parallel engines of one server: a hello that claims more is no hello."""
+
+_log = logging.getLogger("ullage.sidecar")
+
+Key = tuple[str, int]
+"""An engine: its server's name and its index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The document as last rendered."""
+
+    at_s: float
+    seq: int
+    """Grows with every change of the document's content, over restarts too."""
+    replicas: tuple[Snapshot, ...]
+    body: bytes
+
+
+@dataclass(slots=True)
+class Strays:
+    """Datagrams that reached no engine."""
+
+    malformed: int = 0
+    unmatched: int = 0
+    """Hellos of a name that no `[[engine]]` has."""
+    early: int = 0
+    """Readings of a sender that has not said hello yet."""
+
+
+@dataclass(slots=True)
+class Probes:
+    """How often a server's `/health` was asked, and how often in vain."""
+
+    asked: int = 0
+    failed: int = 0
+
+
+class Node:
+    """The engines of one node."""
+
+    def __init__(self, config: Config, now_s: float) -> None:
+        self.config = config
+        self.strays = Strays()
+        self.probes = {entry.name: Probes() for entry in config.engine}
+        self.renders = 0
+        self._since_s = now_s
+        self._places = {entry.name: place for place, entry in enumerate(config.engine)}
+        self._engines: dict[Key, Engine] = {}
+        for entry in config.engine:
+            self._engines[entry.name, 0] = self._unheard(entry.name, 0)
+        self._speakers: dict[int, Key] = {}
+        self._heard: list[tuple[bytes, float]] = []
+        self._published: Published | None = None
+        self._seldom = {Hello: Seldom(), DatagramError: Seldom()}
+
+    def hear(self, datagram: bytes, now_s: float) -> None:
+        """Take in one datagram of the plugin's. Whatever it holds, nothing is raised.
+
+        It is folded with others of its batch, at the latest before anybody looks.
+        """
+        self._heard.append((datagram, now_s))
+        if len(self._heard) >= BATCH:
+            self._settle()
+
+    def probed(self, name: str, probe: Probe, now_s: float) -> None:
+        """Take in what `/health` of one server said: it concerns all its engines."""
+        self._settle()
+        self.probes[name].asked += 1
+        self.probes[name].failed += probe.fault is not None
+        for key, engine in self._engines.items():
+            if key[0] == name:
+                self._engines[key] = fold(engine, probe, now_s)
+
+    def published(self, now_s: float, wall_s: float) -> Published:
+        """The document of now, or the last one if that is younger than `RENDER_EVERY_S`."""
+        last = self._published
+        if last is not None and 0.0 <= now_s - last.at_s < RENDER_EVERY_S:
+            return last
+        replicas = tuple(self._snapshots(last, now_s, wall_s))
+        seq = max(0, int(now_s * 1000.0))
+        if last is not None:
+            seq = last.seq if _same(last.replicas, replicas) else max(seq, last.seq + 1)
+        body = encode(Document(schema=SCHEMA, node=self.config.node, replicas=replicas))
+        self.renders += 1
+        self._published = Published(now_s, seq, replicas, body)
+        return self._published
+
+    def assessed(self, now_s: float) -> Iterator[tuple[Engine, Assessment]]:
+        """Every engine and its judgement, by place in the configuration, then by rank."""
+        self._settle()
+        for key in sorted(self._engines, key=lambda key: (self._places[key[0]], key[1])):
+            yield self._engines[key], assess(self._engines[key], self.config, now_s)
+
+    def _snapshots(self, last: Published | None, now_s: float, wall_s: float) -> Iterator[Snapshot]:
+        before = {snapshot.id: snapshot for snapshot in last.replicas} if last else {}
+        for engine, judged in self.assessed(now_s):
+            fresh = render(
+                engine,
+                judged,
+                node=self.config.node,
+                url=self.config.engine[self._places[engine.name]].url,
+                now_s=now_s,
+                wall_s=wall_s,
+            )
+            previous = before.get(fresh.id)
+            if previous is None or _standing(previous) != _standing(fresh):
+                was = previous.state if previous else "-"
+                name = label(engine)
+                _log.info(line("state", engine=name, was=was, now=fresh.state, why=fresh.reason))
+            yield sequenced(fresh, previous, now_s)
+
+    def _settle(self) -> None:
+        """Fold what was heard, in order, each as of its arrival."""
+        heard, self._heard = self._heard, []
+        for datagram, now_s in heard:
+            try:
+                event = decode(datagram)
+            except DatagramError as error:
+                self._refuse(error, now_s)
+                continue
+            if isinstance(event, Reading):
+                self._hear_reading(event, now_s)
+            else:
+                self._hear_hello(event, now_s)
+
+    def _hear_reading(self, reading: Reading, now_s: float) -> None:
+        key = self._speakers.get(reading.sender)
+        if key is None:
+            self.strays.early += 1
+            return
+        self._engines[key] = fold(self._engines[key], reading, now_s)
+
+    def _hear_hello(self, hello: Hello, now_s: float) -> None:
+        if hello.name not in self._places:
+            self._turn_away(hello, now_s)
+            return
+        if not hello.engine_index < hello.data_parallel_size <= MAX_RANKS:
+            fault = f"rank {hello.engine_index} of {hello.data_parallel_size}"
+            self._refuse(DatagramError(f"hello: {fault}"), now_s)
+            return
+        key = (hello.name, hello.engine_index)
+        engine = fold(self._engines.get(key) or self._unheard(*key), hello, now_s)
+        self._engines[key] = engine
+        if engine.hello is hello:
+            self._forget_ranks(hello)
+        if self._speakers.get(hello.sender) != key:
+            self._speakers = {
+                sender: key for key, engine in self._engines.items() for sender in engine.senders
+            }
+
+    def _unheard(self, name: str, index: int) -> Engine:
+        fresh = Engine(name, index, self._since_s, Signals.of(self.config))
+        siblings = [engine for key, engine in self._engines.items() if key[0] == name]
+        return fresh._replace(health=siblings[0].health) if siblings else fresh
+
+    def _forget_ranks(self, hello: Hello) -> None:
+        """Drop a placeholder once a rank of its server has spoken, and ranks of a larger past."""
+        for key, engine in tuple(self._engines.items()):
+            is_other = key[0] == hello.name and key[1] != hello.engine_index
+            if is_other and (engine.hello is None or key[1] >= hello.data_parallel_size):
+                del self._engines[key]
+
+    def _turn_away(self, hello: Hello, now_s: float) -> None:
+        self.strays.unmatched += 1
+        if self._seldom[Hello].allows(now_s):
+            _log.warning(
+                line(
+                    "unmatched",
+                    engine=hello.name,
+                    pid=hello.pid,
+                    configured=",".join(self._places),
+                    fix="set ULLAGE_ENGINE of that vLLM to a configured name, or add an [[engine]]",
+                )
+            )
+
+    def _refuse(self, error: DatagramError, now_s: float) -> None:
+        self.strays.malformed += 1
+        if self._seldom[DatagramError].allows(now_s):
+            _log.warning(line("malformed", why=error, total=self.strays.malformed))
+
+
+def _standing(snapshot: Snapshot) -> tuple[State, str]:
+    return snapshot.state, snapshot.reason
+
+
+def _same(left: tuple[Snapshot, ...], right: tuple[Snapshot, ...]) -> bool:
+    """Are these the same replicas, unchanged? Their `seq` tells."""
+    return [(one.id, one.boot_id, one.seq) for one in left] == [
+        (one.id, one.boot_id, one.seq) for one in right
+    ]

@@ -1,0 +1,138 @@
+"""The plugin's readings: datagrams on a unix socket that this process owns.
+
+The socket file has mode 0660: vLLM runs as the sidecar's user, as root, or in its group. A file
+that a dead sidecar left is replaced, one that a living process answers on is not.
+
+Rule: while readings flow, nobody sleeps on the socket. Waking a sleeper costs the engine's thread
+several times what the rest of `record()` does, so from the first datagram on the queue is emptied
+every `REST_S` instead, until it has been empty for `QUIET_S`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from ullage_shared.log import line
+from ullage_sidecar.channel import MAX_DATAGRAM_BYTES
+
+MODE: Final = 0o660
+REST_S: Final = 0.005
+"""The kernel queues few datagrams (net.unix.max_dgram_qlen, often 10): 10 each 5 ms are 2,000/s."""
+QUIET_S: Final = 0.25
+DRAIN_AT_ONCE: Final = 64
+"""Datagrams taken at a time: a flood must not keep the loop from answering routers."""
+
+_log = logging.getLogger("ullage.sidecar")
+
+
+class ListenError(Exception):
+    """The operator's fault: the place to listen at cannot be had. The message says why."""
+
+
+@contextlib.contextmanager
+def readings(path: Path, hear: Callable[[bytes], None]) -> Iterator[None]:
+    """Hand every datagram that arrives at `path` to `hear`. Needs a running loop.
+
+    Raises `ListenError`. The file is removed at the end.
+    """
+    loop = asyncio.get_running_loop()
+    listener = _bound(path)
+    owned = path.stat().st_ino
+    drain = _Drain(loop, listener, hear)
+    try:
+        drain.sleep()
+        yield
+    finally:
+        drain.stop()
+        listener.close()
+        with contextlib.suppress(OSError):
+            if path.stat().st_ino == owned:
+                path.unlink()
+
+
+class _Drain:
+    """Empties the queue: when woken by the first datagram, then by the clock."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listener: socket.socket,
+        hear: Callable[[bytes], None],
+    ) -> None:
+        self._loop = loop
+        self._listener = listener
+        self._hear = hear
+        self._next: asyncio.TimerHandle | None = None
+        self._heard_s = 0.0
+
+    def sleep(self) -> None:
+        """Do nothing until a datagram comes."""
+        self._next = None
+        self._loop.add_reader(self._listener, self._woken)
+
+    def stop(self) -> None:
+        """Do nothing any more."""
+        self._loop.remove_reader(self._listener)
+        if self._next is not None:
+            self._next.cancel()
+
+    def _woken(self) -> None:
+        self._loop.remove_reader(self._listener)
+        self._look()
+
+    def _look(self) -> None:
+        now_s = self._loop.time()
+        if self._empty():
+            self._heard_s = now_s
+        if now_s - self._heard_s > QUIET_S:
+            self.sleep()
+        else:
+            self._next = self._loop.call_later(REST_S, self._look)
+
+    def _empty(self) -> bool:
+        """Hand on what is there; True if anything was."""
+        for taken in range(DRAIN_AT_ONCE):
+            try:
+                datagram = self._listener.recv(MAX_DATAGRAM_BYTES + 1)
+            except BlockingIOError:
+                return taken > 0
+            except OSError as error:
+                _log.warning(line("receive", error=error))
+                return False
+            self._hear(datagram)
+        return True
+
+
+def _bound(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listener.settimeout(0.0)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            _remove_if_dead(path)
+        listener.bind(os.fspath(path))
+        path.chmod(MODE)
+    except OSError as error:
+        listener.close()
+        raise ListenError(f"socket {path}: {error.strerror}") from error
+    except ListenError:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_if_dead(path: Path) -> None:
+    if not path.is_socket():
+        raise ListenError(f"socket {path}: something else is there, and no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as caller:
+        try:
+            caller.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            path.unlink()
+        else:
+            raise ListenError(f"socket {path}: another sidecar listens there")

@@ -1,0 +1,61 @@
+"""Addresses as operators write them."""
+
+import pytest
+
+from ullage_shared.address import Address, AddressError, parse_base_url, parse_listen
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:8080", Address("127.0.0.1", 8080)),
+        (":8080", Address("0.0.0.0", 8080)),
+        ("[::]:8080", Address("::", 8080)),
+        ("localhost:0", Address("localhost", 0)),
+    ],
+)
+def test_places_to_listen_at(text, address):
+    assert parse_listen(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8080", "host", "host:", "host:x", "host:70000", "a:1/b", "u@h:1", "[::1:1"]
+)
+def test_what_is_no_place_to_listen_at_is_repeated_in_the_error(text):
+    with pytest.raises(AddressError) as refused:
+        parse_listen(text)
+    assert repr(text) in str(refused.value)
+    assert "wanted" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "address"),
+    [
+        ("http://gpu-03:8000", "http://gpu-03:8000", Address("gpu-03", 8000)),
+        ("HTTP://GPU-03:8000/", "http://gpu-03:8000", Address("gpu-03", 8000)),
+        ("http://gpu-03", "http://gpu-03:80", Address("gpu-03", 80)),
+        ("http://[::1]:8000", "http://[::1]:8000", Address("::1", 8000)),
+    ],
+)
+def test_a_base_url_has_one_normal_form(text, url, address):
+    assert parse_base_url(text) == (url, address)
+    assert parse_base_url(url) == (url, address)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "gpu:8000", "https://gpu:8000", "http://", "http://:1", "http://g:8000/v1",
+        "http://g?x=1", "http://g#x", "http://u:p@g:1", "http://g:99999", "http://[::1",
+    ],
+)  # fmt: skip
+def test_what_is_no_base_url_is_repeated_in_the_error(text):
+    with pytest.raises(AddressError) as refused:
+        parse_base_url(text)
+    assert repr(text) in str(refused.value)
+    assert "wanted" in str(refused.value)
+
+
+def test_an_address_is_written_as_in_a_url():
+    assert str(Address("::1", 80)) == "[::1]:80"
+    assert str(Address("a", 80)) == "a:80"

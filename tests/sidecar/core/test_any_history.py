@@ -1,0 +1,88 @@
+"""Whatever happens, in whatever order: no exception, and always a sound snapshot."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ullage_shared.snapshot import SCHEMA, Document, decode, encode
+from ullage_sidecar.core.assess import assess
+from ullage_sidecar.core.depletion import DepletionSettings
+from ullage_sidecar.core.engine import Engine, fold
+from ullage_sidecar.core.health import Probe
+from ullage_sidecar.core.penalty import Form, PenaltySettings
+from ullage_sidecar.core.reading import Hello, Reading
+from ullage_sidecar.core.render import render, sequenced
+from ullage_sidecar.core.settings import Settings
+from ullage_sidecar.core.signals import Signals
+from ullage_sidecar.core.smoothing import Smoothing, WindowSettings
+
+START_S = 5000.0
+
+senders = st.integers(1, 3)
+maybe_counts = st.none() | st.integers(0, 2**53 - 1)
+instants = st.floats(0.0, 10_000.0) | st.floats(allow_nan=False, allow_infinity=False)
+hellos = st.builds(
+    Hello,
+    sender=senders,
+    name=st.just("vllm"),
+    boot_id=st.sampled_from(["a", "b", "c"]),
+    pid=st.just(1),
+    started_s=instants,
+    data_parallel_size=st.integers(0, 3),
+    models=st.lists(st.text(max_size=5), max_size=2).map(tuple),
+    total_blocks=maybe_counts,
+    block_size=maybe_counts,
+    max_num_seqs=maybe_counts,
+)
+readings = st.builds(
+    Reading,
+    sender=senders,
+    seq=st.integers(0, 20) | st.integers(0, 2**64 - 1),
+    at_s=instants,
+    running=maybe_counts,
+    waiting=maybe_counts,
+    kv_usage=st.none() | st.floats(0.0, 1.0),
+    prompt_tokens=maybe_counts,
+    generated_tokens=maybe_counts,
+    preemptions=maybe_counts,
+    prefix_queries=maybe_counts,
+    prefix_hits=maybe_counts,
+)
+probes = st.builds(Probe, fault=st.none() | st.just("status 503"), certain=st.booleans())
+histories = st.lists(
+    st.tuples(hellos | readings | readings | probes, st.floats(-2.0, 10.0)), max_size=40
+)
+all_settings = st.builds(
+    Settings,
+    window=st.builds(
+        WindowSettings, span_s=st.floats(0.01, 60.0), smoothing=st.sampled_from(Smoothing),
+        quantile=st.floats(0.0, 1.0),
+    ),
+    depletion=st.builds(
+        DepletionSettings, slope_s=st.floats(0.01, 60.0), ahead_s=st.floats(0.0, 60.0)
+    ),
+    penalty=st.builds(PenaltySettings, form=st.sampled_from(Form)),
+)  # fmt: skip
+
+
+@given(histories, all_settings)
+def test_no_history_raises_or_yields_an_unsound_snapshot(history, settings):
+    engine, now_s = Engine("vllm", 0, START_S, Signals.of(settings)), START_S
+    last, lost = None, 0
+    for event, later_s in history:
+        now_s += later_s
+        engine = fold(engine, event, now_s)
+        judged = assess(engine, settings, now_s)
+        fresh = render(engine, judged, node="n", url="http://x:1", now_s=now_s, wall_s=1.7e9)
+        snapshot = sequenced(fresh, last, now_s)
+        document = Document(schema=SCHEMA, node="n", replicas=(snapshot,))
+        assert decode(encode(document)) == (document, ())
+        if snapshot.capacity_score is not None:
+            assert 0.0 <= snapshot.capacity_score <= 1.0
+            assert not math.isnan(snapshot.capacity_score)
+        assert (snapshot.reason == "") == (snapshot.state == "serving" and judged.terms is not None)
+        if last is not None and last.boot_id == snapshot.boot_id:
+            assert snapshot.seq >= last.seq
+        assert engine.counts.lost >= lost
+        last, lost = snapshot, engine.counts.lost

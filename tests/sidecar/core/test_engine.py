@@ -1,0 +1,149 @@
+"""Incarnations, senders, and whose word counts."""
+
+from dataclasses import replace
+
+import pytest
+
+from ullage_sidecar.core.engine import MAX_SENDERS, Engine, fold
+from ullage_sidecar.core.health import Probe
+from ullage_sidecar.core.reading import Hello, Reading
+from ullage_sidecar.core.settings import Settings
+from ullage_sidecar.core.signals import Signals
+
+WATCHED_SINCE_S = 1000.0
+OLD = Hello(1, "vllm", "boot-1", 11, started_s=100.0, total_blocks=256, max_num_seqs=8)
+YOUNG = replace(OLD, sender=2, boot_id="boot-2", pid=22, started_s=1100.0)
+STEP = Reading(1, 40, 1000.0, 3, 1, 0.25, 500, 90, 2, 400, 100)
+
+
+def unheard():
+    return Engine("vllm", 0, WATCHED_SINCE_S, Signals.of(Settings()))
+
+
+def after(*events, engine=None):
+    """Fold (event, now_s) pairs."""
+    engine = engine or unheard()
+    for event, now_s in events:
+        engine = fold(engine, event, now_s)
+    return engine
+
+
+def gauges(engine):
+    return (engine.signals.running.value, engine.signals.waiting.value, engine.signals.free.value)
+
+
+def test_a_reading_counts_only_after_its_senders_hello():
+    assert after((STEP, 1000.1)) == unheard()
+    assert gauges(after((OLD, 1000.0), (STEP, 1000.1))) == (3, 1, 0.75)
+
+
+def test_the_first_word_of_an_old_sender_is_only_a_baseline():
+    engine = after((OLD, 1000.0), (STEP, 1000.1))
+    assert (engine.counts.received, engine.counts.lost) == (0, 0)
+    engine = after((replace(STEP, seq=41, prompt_tokens=512), 1000.2), engine=engine)
+    assert (engine.counts.received, engine.counts.prompt_tokens) == (1, 12)
+
+
+def test_a_sender_heard_from_its_first_step_counts_from_zero():
+    engine = after((OLD, 1000.0), (replace(STEP, seq=1, prompt_tokens=30), 1000.1))
+    assert (engine.counts.received, engine.counts.prompt_tokens) == (1, 30)
+
+
+def test_of_an_engine_younger_than_the_sidecar_every_step_is_accounted_for():
+    engine = after((YOUNG, 1100.0), (replace(STEP, sender=2, seq=4, at_s=1100.1), 1100.1))
+    assert (engine.counts.received, engine.counts.lost) == (1, 3)
+    assert engine.counts.prompt_tokens == 500
+
+
+def test_a_repeated_number_is_a_heartbeat_and_a_sign_of_life():
+    engine = after((OLD, 1000.0), (STEP, 1000.1), (STEP, 1001.1), (STEP, 1002.1))
+    assert (engine.counts.heartbeats, engine.counts.received, engine.counts.lost) == (3, 0, 0)
+    assert engine.age_s(1002.6) == pytest.approx(0.5)
+
+
+def test_a_step_out_of_order_is_ignored():
+    engine = after((OLD, 1000.0), (STEP, 1000.1))
+    assert after((replace(STEP, seq=39, running=9), 1000.2), engine=engine) == engine
+
+
+def test_of_two_api_processes_the_newest_step_wins_and_counts_add_up():
+    """Seen with vLLM: one process said "7 running, 8 waiting" for ever, the engine was idle."""
+    other = replace(OLD, sender=9)
+    engine = after(
+        (OLD, 1000.0),
+        (other, 1000.0),
+        (replace(STEP, seq=1, at_s=1000.1, running=7, waiting=8, prompt_tokens=10), 1000.1),
+        (replace(STEP, sender=9, seq=1, at_s=1000.2, running=0, waiting=0), 1000.2),
+        (replace(STEP, seq=1, at_s=1000.1, running=7, waiting=8, prompt_tokens=10), 1001.1),
+    )
+    assert gauges(engine)[:2] == (0, 0)
+    assert engine.counts.prompt_tokens == 510
+    assert (engine.counts.received, engine.counts.heartbeats) == (2, 1)
+
+
+def test_a_new_boot_starts_afresh_but_for_its_counters():
+    engine = after((OLD, 1000.0), (Probe(None), 1000.0), (STEP, 1000.1), (YOUNG, 1101.0))
+    assert engine.hello == YOUNG
+    assert engine.started_s == 1100.0
+    assert gauges(engine) == (None, None, None)
+    assert not engine.health.answered
+    assert set(engine.senders) == {2}
+    assert engine.counts.heartbeats == 1
+
+
+def test_a_sender_of_a_former_boot_is_a_stranger():
+    engine = after((OLD, 1000.0), (STEP, 1000.1), (YOUNG, 1101.0))
+    late = after((replace(STEP, seq=41), 1101.1), (OLD, 1101.2), engine=engine)
+    assert late == engine
+
+
+def test_a_former_boot_is_heard_again_when_the_newer_one_is_long_silent():
+    engine = after((YOUNG, 1101.0), (OLD, 1110.0))
+    assert engine.hello == OLD
+
+
+def test_a_first_hello_keeps_what_health_has_said():
+    assert after((Probe(None), 1000.0), (OLD, 1000.5)).health.answered
+
+
+def test_uptime_counts_from_the_earliest_start_that_a_boot_names():
+    later = replace(OLD, sender=9, started_s=103.0)
+    assert after((later, 1000.0), (OLD, 1000.1), (later, 1001.0)).started_s == 100.0
+
+
+def test_nothing_comes_from_the_future():
+    engine = after((replace(OLD, started_s=5000.0), 1000.0), (replace(STEP, at_s=6000.0), 1000.5))
+    assert engine.started_s == 1000.0
+    assert engine.signals.stepped_at_s == 1000.5
+
+
+def test_a_sender_that_repeats_only_its_hello_has_made_no_step():
+    once = after((OLD, 1000.0))
+    assert gauges(once) == (None, None, None)
+    twice = after((OLD, 1001.0), engine=once)
+    assert gauges(twice) == (0, 0, 1.0)
+    assert twice.signals.stepped_at_s == 100.0
+
+
+def test_a_second_silent_sender_does_not_make_a_busy_engine_idle():
+    other = replace(OLD, sender=9)
+    engine = after((OLD, 1000.0), (STEP, 1000.1), (other, 1000.2), (other, 1001.2), (other, 1002.2))
+    assert gauges(engine) == (3, 1, 0.75)
+
+
+def test_unknown_is_kept_as_unknown():
+    engine = after((OLD, 1000.0), (STEP, 1000.1))
+    nothing = replace(STEP, seq=41, at_s=1000.2, running=None, waiting=None, kv_usage=None)
+    assert gauges(after((nothing, 1000.2), engine=engine)) == (None, None, None)
+
+
+def test_a_step_proves_that_the_server_has_served():
+    assert not after((OLD, 1000.0)).health.answered
+    assert after((OLD, 1000.0), (STEP, 1000.1)).health.answered
+
+
+def test_the_longest_silent_of_too_many_senders_is_forgotten():
+    engine = unheard()
+    for number in range(MAX_SENDERS + 3):
+        engine = fold(engine, replace(OLD, sender=number), 1000.0 + number / 1000)
+    assert set(engine.senders) == set(range(3, MAX_SENDERS + 3))

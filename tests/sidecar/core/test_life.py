@@ -1,0 +1,142 @@
+"""The state after any event in any state: the table is total."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from ullage_shared.snapshot import State
+from ullage_sidecar.core.engine import Engine, fold
+from ullage_sidecar.core.health import Probe
+from ullage_sidecar.core.life import judge
+from ullage_sidecar.core.reading import Hello, Reading
+from ullage_sidecar.core.settings import Settings
+from ullage_sidecar.core.signals import Signals
+
+SETTINGS = Settings()
+GOOD, REFUSED = Probe(None), Probe("Connection refused")
+LATE = Probe("no answer in time", certain=False)
+T = 1000.0
+HELLO = Hello(1, "vllm", "boot-1", 1, started_s=T - 500.0, max_num_seqs=8)
+REBORN = replace(HELLO, sender=2, boot_id="boot-2", started_s=T - 1.0)
+IDLE = Reading(1, 5, T, 0, 0, 0.0)
+BUSY = replace(IDLE, running=5)
+STALE = replace(BUSY, at_s=T - 31.0)
+
+
+def engine_after(*events, started_s=T - 500.0):
+    engine = Engine("vllm", 0, T - 900.0, Signals.of(SETTINGS))
+    for event in events:
+        if isinstance(event, Hello) and event is HELLO:
+            event = replace(event, started_s=started_s)
+        engine = fold(engine, event, T)
+    return engine
+
+
+IN_STATE = {
+    State.STARTING: engine_after(REFUSED, HELLO),
+    State.WARMING: engine_after(GOOD, HELLO, started_s=T - 10.0),
+    State.RAMPING: engine_after(GOOD, HELLO, started_s=T - 40.0),
+    State.SERVING: engine_after(GOOD, HELLO, IDLE),
+    State.HUNG: engine_after(GOOD, HELLO, STALE),
+    State.DOWN: engine_after(GOOD, HELLO, IDLE, REFUSED),
+}
+NEXT = replace(BUSY, seq=6, at_s=T)
+EVENTS = {
+    "hello": HELLO,
+    "hello of a new boot": REBORN,
+    "step": NEXT,
+    "repeated busy step": STALE,
+    "healthy": GOOD,
+    "refused": REFUSED,
+    "one timeout": LATE,
+}
+S, W, R, V, H, D = (
+    State.STARTING,
+    State.WARMING,
+    State.RAMPING,
+    State.SERVING,
+    State.HUNG,
+    State.DOWN,
+)
+# What follows, column by column as in EVENTS. A step proves a starting server alive, but does not
+# outweigh a refused connection; a new boot must answer /health before it warms up.
+TABLE = {
+    State.STARTING: (S, S, D, D, V, S, S),
+    State.WARMING: (W, S, W, H, W, D, W),
+    State.RAMPING: (R, S, R, H, R, D, R),
+    State.SERVING: (V, S, V, V, V, D, V),
+    State.HUNG: (H, S, V, H, H, D, H),
+    State.DOWN: (D, S, D, D, V, D, D),
+}
+
+
+def test_the_table_names_every_state_but_draining_and_every_event():
+    """Nothing drains yet."""
+    assert set(TABLE) == set(IN_STATE) == set(State) - {State.DRAINING}
+    assert all(len(row) == len(EVENTS) for row in TABLE.values())
+
+
+@pytest.mark.parametrize("state", IN_STATE)
+def test_each_example_is_in_the_state_it_stands_for(state):
+    assert judge(IN_STATE[state], SETTINGS, T).state is state
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(TABLE, EVENTS)))
+def test_every_event_in_every_state_has_its_row(state, event):
+    engine = IN_STATE[state]
+    heard = EVENTS[event]
+    if event.startswith("hello") and heard is HELLO:
+        heard = replace(HELLO, started_s=engine.started_s)
+    expected = TABLE[state][list(EVENTS).index(event)]
+    assert judge(fold(engine, heard, T), SETTINGS, T).state is expected
+
+
+def test_silence_after_nothing_to_do_is_idleness_for_hours():
+    hours_s = 7200.0
+    engine = fold(IN_STATE[State.SERVING], IDLE, T + hours_s)
+    assert judge(engine, SETTINGS, T + hours_s).state is State.SERVING
+
+
+@pytest.mark.parametrize(("silence_s", "state"), [(30.0, State.SERVING), (30.1, State.HUNG)])
+def test_silence_after_work_is_a_hang_after_30_s_of_heartbeats(silence_s, state):
+    engine = engine_after(GOOD, HELLO, BUSY)
+    engine = fold(engine, BUSY, T + silence_s)
+    life = judge(engine, SETTINGS, T + silence_s)
+    assert life.state is state
+    assert life.factor == (0.0 if state is State.HUNG else 1.0)
+
+
+def test_waiting_requests_are_work_too():
+    engine = engine_after(GOOD, HELLO, replace(STALE, running=0, waiting=2))
+    assert judge(engine, SETTINGS, T).state is State.HUNG
+
+
+def test_without_heartbeats_no_hang_is_claimed():
+    engine = engine_after(GOOD, HELLO, BUSY)
+    assert judge(engine, SETTINGS, T + 60.0).state is State.SERVING
+
+
+def test_a_restarted_sidecar_does_not_zero_an_engine_that_served_for_hours():
+    """Not even when the server is too busy to answer /health just then."""
+    long_ago = replace(HELLO, started_s=T - 7200.0)
+    engine = Engine("vllm", 0, T - 0.5, Signals.of(SETTINGS))
+    for event in (LATE, long_ago, BUSY):
+        engine = fold(engine, event, T)
+    assert judge(engine, SETTINGS, T).factor == 1.0
+
+
+def test_a_restarted_vllm_warms_up_again():
+    engine = fold(fold(IN_STATE[State.SERVING], REBORN, T), GOOD, T)
+    states = [judge(engine, SETTINGS, T + later_s).state for later_s in (0.0, 30.0, 60.0)]
+    assert states == [State.WARMING, State.RAMPING, State.SERVING]
+
+
+def test_each_state_but_serving_says_why():
+    for state, engine in IN_STATE.items():
+        assert bool(judge(engine, SETTINGS, T).reason) == (state is not State.SERVING)
+
+
+def test_a_server_whose_plugin_never_spoke_serves():
+    engine = fold(Engine("vllm", 0, T, Signals.of(SETTINGS)), GOOD, T)
+    assert judge(engine, SETTINGS, T).state is State.SERVING

@@ -1,0 +1,104 @@
+"""The snapshot says what was judged, and its number grows with every change."""
+
+from dataclasses import replace
+
+import pytest
+
+from ullage_shared.snapshot import State
+from ullage_sidecar.core.assess import assess
+from ullage_sidecar.core.engine import Engine, fold
+from ullage_sidecar.core.health import Probe
+from ullage_sidecar.core.reading import Hello, Reading
+from ullage_sidecar.core.render import UNHEARD, render, sequenced
+from ullage_sidecar.core.settings import Settings
+from ullage_sidecar.core.signals import Signals
+
+SETTINGS = Settings()
+T = 1000.0
+HELLO = Hello(
+    1, "vllm", "boot-1", 1, started_s=T - 500.0, models=("m",), total_blocks=257, block_size=16,
+    max_num_seqs=8,
+)  # fmt: skip
+STEP = Reading(1, 5, T - 20.0, 2, 1, 0.25)
+
+
+def engine_after(*events, rank=0):
+    engine = Engine("vllm", rank, T - 900.0, Signals.of(SETTINGS))
+    for event in (Probe(None), *events):
+        engine = fold(engine, event, T)
+    return engine
+
+
+def rendered(engine, now_s=T, wall_s=1.7e9):
+    judged = assess(engine, SETTINGS, now_s)
+    return render(engine, judged, node="gpu-03", url="http://x:1", now_s=now_s, wall_s=wall_s)
+
+
+def test_a_steady_engine_in_full():
+    snapshot = rendered(engine_after(HELLO, STEP), now_s=T + 0.5)
+    assert snapshot.id == "gpu-03/vllm"
+    assert snapshot.url == "http://x:1"
+    assert snapshot.dp_rank is None
+    assert snapshot.models == ("m",)
+    assert snapshot.state is State.SERVING
+    assert snapshot.capacity_score == 0.78
+    assert (snapshot.free_block_ratio, snapshot.running_ratio) == (0.75, 0.25)
+    assert (snapshot.waiting_depth, snapshot.waiting, snapshot.running) == (1.0, 1, 2)
+    assert (snapshot.total_blocks, snapshot.block_size, snapshot.max_num_seqs) == (257, 16, 8)
+    assert snapshot.exhaustion_s is None
+    assert snapshot.boot_id == "boot-1"
+    assert snapshot.age_s == 0.5
+    assert snapshot.ts == 1.7e9
+
+
+@pytest.mark.parametrize(
+    ("usage", "total", "free"),
+    [(0.25, 257, 192), (0.0, 257, 256), (1.0, 257, 0), (0.5, 1, 0), (0.5, 0, 0), (0.5, None, None)],
+)
+def test_one_block_is_vllms_own_and_never_free(usage, total, free):
+    engine = engine_after(replace(HELLO, total_blocks=total), replace(STEP, kv_usage=usage))
+    assert rendered(engine).free_blocks == free
+
+
+def test_several_engines_of_one_server_are_told_apart_by_rank():
+    rank_1 = replace(HELLO, engine_index=1, data_parallel_size=2)
+    snapshot = rendered(engine_after(rank_1, STEP, rank=1))
+    assert (snapshot.id, snapshot.dp_rank) == ("gpu-03/vllm:1", 1)
+
+
+def test_a_server_never_heard_of_has_a_boot_id_of_its_own():
+    snapshot = rendered(engine_after())
+    assert snapshot.boot_id == UNHEARD
+    assert snapshot.capacity_score is None
+    assert snapshot.age_s == 900.0
+
+
+def test_what_a_silent_plugin_said_last_is_not_published():
+    snapshot = rendered(engine_after(HELLO, STEP), now_s=T + 10.0)
+    assert (snapshot.running, snapshot.waiting, snapshot.free_blocks) == (None, None, None)
+    assert snapshot.total_blocks == 257
+
+
+def test_the_number_stays_while_only_ages_change():
+    engine = engine_after(HELLO, STEP)
+    first = sequenced(rendered(engine), None, T)
+    later = sequenced(rendered(engine, now_s=T + 1.0, wall_s=1.8e9), first, T + 1.0)
+    assert first.seq == later.seq == 1_000_000
+    assert later.age_s == 1.0
+
+
+def test_the_number_grows_with_every_change_even_within_a_millisecond():
+    engine = engine_after(HELLO, STEP)
+    first = sequenced(rendered(engine), None, T)
+    numbers = [first.seq]
+    for waiting in (2, 3):
+        engine = fold(engine, replace(STEP, seq=5 + waiting, at_s=T, waiting=waiting), T)
+        first = sequenced(rendered(engine), first, T)
+        numbers.append(first.seq)
+    assert numbers == [1_000_000, 1_000_001, 1_000_002]
+
+
+def test_the_number_grows_over_a_restart_of_the_sidecar():
+    before = sequenced(rendered(engine_after(HELLO, STEP)), None, T)
+    after = sequenced(rendered(engine_after(HELLO, STEP), now_s=T + 0.1), None, T + 0.1)
+    assert after.seq > before.seq

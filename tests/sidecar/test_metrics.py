@@ -1,0 +1,93 @@
+"""What Prometheus reads: known values, and no series for unknown ones."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from ullage_shared.snapshot import State
+from ullage_sidecar.channel import encode_hello, encode_step
+from ullage_sidecar.config import Config, EngineEntry
+from ullage_sidecar.core.health import Probe
+from ullage_sidecar.core.reading import Hello
+from ullage_sidecar.endpoints import Served, metrics
+from ullage_sidecar.metrics import PREFIX, registry
+from ullage_sidecar.node import Node
+
+T = 1000.0
+CONFIG = Config(
+    node="n", engine=(EngineEntry(url="http://x:1"), EngineEntry(name="mute", url="http://y:1"))
+)
+
+
+def scraped():
+    node = Node(CONFIG, T - 10.0)
+    node.probed("vllm", Probe(None), T)
+    node.probed("mute", Probe("Connection refused"), T)
+    hello = Hello(1, "vllm", "b", 1, started_s=T - 9.0, total_blocks=100, max_num_seqs=8, dropped=4)
+    node.hear(encode_hello(hello), T)
+    for seq in (1, 2, 4, 4):
+        node.hear(encode_step(1, seq, T, (2, 3, 0.25, 10 * seq, 5, 0, 80, 40)), T)
+    node.hear(b"garbage", T)
+    text = metrics(registry(node, Served(full=7, not_modified=3), "9.9", lambda: T + 1.0)).body
+    families = list(text_string_to_metric_families(text.decode()))
+    samples = {
+        (sample.name.removeprefix(PREFIX), *sample.labels.values()): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    return families, samples
+
+
+FAMILIES, SAMPLES = scraped()
+
+
+def test_gauges_of_a_known_engine():
+    assert SAMPLES["score_free_term", "vllm"] == 0.75
+    assert SAMPLES["score_running_term", "vllm"] == 0.75
+    assert SAMPLES["score_waiting_term", "vllm"] == 0.7
+    assert SAMPLES["penalty_factor", "vllm"] == 0.25
+    assert SAMPLES["warm_up_factor", "vllm"] == 0.0
+    assert SAMPLES["capacity_score", "vllm"] == 0.0
+    assert SAMPLES["total_blocks", "vllm"] == 100.0
+    assert SAMPLES["free_blocks", "vllm"] == 74.0
+    assert SAMPLES["running_requests", "vllm"] == 2.0
+    assert SAMPLES["last_sign_age_seconds", "vllm"] == 1.0
+
+
+def test_counters_of_a_known_engine():
+    assert SAMPLES["readings_received_total", "vllm"] == 3.0
+    assert SAMPLES["readings_lost_total", "vllm"] == 1.0
+    assert SAMPLES["heartbeats_total", "vllm"] == 1.0
+    assert SAMPLES["readings_dropped_total", "vllm"] == 4.0
+    assert SAMPLES["prompt_tokens_total", "vllm"] == 40.0
+    assert SAMPLES["prefix_cache_hit_tokens_total", "vllm"] == 40.0
+
+
+def test_an_engine_is_in_one_state():
+    states = {key[2]: value for key, value in SAMPLES.items() if key[:2] == ("state", "vllm")}
+    assert states == {state: float(state is State.WARMING) for state in State}
+
+
+def test_what_is_unknown_has_no_series():
+    of_mute = {key[0] for key in SAMPLES if "mute" in key}
+    assert "capacity_score" in of_mute  # it is starting: 0, not unknown
+    assert not of_mute & {
+        "score_free_term",
+        "running_requests",
+        "total_blocks",
+        "prompt_tokens_total",
+    }
+
+
+def test_the_sidecars_own_work_is_counted():
+    assert SAMPLES["datagrams_ignored_total", "malformed"] == 1.0
+    assert SAMPLES["health_checks_total", "vllm"] == 1.0
+    assert SAMPLES["health_check_failures_total", "mute"] == 1.0
+    assert SAMPLES["snapshot_requests_total", "200"] == 7.0
+    assert SAMPLES["snapshot_requests_total", "304"] == 3.0
+    assert SAMPLES["build_info", "9.9"] == 1.0
+
+
+def test_every_metric_of_ours_has_a_help_text_and_prefix():
+    ours = [family for family in FAMILIES if family.name.startswith(PREFIX)]
+    assert all(family.documentation for family in ours)
+    others = {family.name for family in FAMILIES} - {family.name for family in ours}
+    assert all(name.startswith(("process_", "python_")) for name in others)

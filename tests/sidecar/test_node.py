@@ -1,0 +1,219 @@
+"""The owner of the state: datagrams and probes in, documents out."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ullage_shared.snapshot import State, decode
+from ullage_sidecar.channel import MAGIC, encode_hello, encode_step
+from ullage_sidecar.config import Config, EngineEntry
+from ullage_sidecar.core.health import Probe
+from ullage_sidecar.core.reading import Hello
+from ullage_sidecar.node import BATCH, RENDER_EVERY_S, Node
+
+CONFIG = Config(
+    node="gpu-03",
+    engine=(EngineEntry(name="b", url="http://b:1"), EngineEntry(name="a", url="http://a:1")),
+)
+T = 1000.0
+HELLO = Hello(1, "b", "boot-1", 11, started_s=T - 500.0, total_blocks=101, max_num_seqs=8)
+
+
+def step(sender, seq, at_s, running=2, waiting=0, kv_usage=0.5):
+    return encode_step(sender, seq, at_s, (running, waiting, kv_usage, 0, 0, 0, 0, 0))
+
+
+@pytest.fixture
+def node():
+    """Both servers answer; nothing has been heard yet."""
+    node = Node(CONFIG, T - 10.0)
+    for name in ("a", "b"):
+        node.probed(name, Probe(None), T - 10.0)
+    return node
+
+
+def published(node, now_s):
+    return node.published(now_s, 1.7e9)
+
+
+def ids(node, now_s):
+    return [replica.id for replica in published(node, now_s).replicas]
+
+
+def test_engines_are_listed_as_configured(node):
+    assert ids(node, T) == ["gpu-03/b", "gpu-03/a"]
+
+
+def test_a_reading_reaches_the_snapshot_of_its_engine(node):
+    node.hear(encode_hello(HELLO), T)
+    node.hear(step(1, 5, T), T)
+    document, faults = decode(published(node, T).body)
+    assert faults == ()
+    assert document.replicas[0].free_blocks == 50
+    assert document.replicas[0].capacity_score == pytest.approx(0.5 * 0.5 + 0.3 * 0.75 + 0.2)
+    assert document.replicas[1].capacity_score is None
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"hello",
+        MAGIC,
+        MAGIC + b"\x07\0\0\0",
+        MAGIC + b"\x01\0\0\0short",
+        MAGIC + b"\0\0\0\0{",
+        MAGIC + b"\0\0\0\0[]",
+        MAGIC + b"\0\0\0\0" + b"[" * 16_000,
+        encode_hello(replace(HELLO, engine_index=3, data_parallel_size=2)),
+        encode_hello(replace(HELLO, engine_index=5000, data_parallel_size=10_000)),
+        encode_hello(replace(HELLO, boot_id="")),
+        encode_hello(replace(HELLO, models=("\ud800",))),
+        encode_hello(replace(HELLO, total_blocks=2**70)),
+        step(1, 1, float("nan")),
+        step(1, 1, T, kv_usage=1.5),
+        step(1, 1, T, running=-1),
+        step(1, 1, T, running=float("inf")),
+    ],
+)
+def test_garbage_is_counted_and_changes_nothing(node, garbage):
+    before = published(node, T).replicas
+    node.hear(garbage, T)
+    assert published(node, T + 1.0).seq == T * 1000
+    assert node.strays.malformed == 1
+    assert [replica.seq for replica in before] == [T * 1000] * 2
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"", MAGIC + b"\0\0\0\0", MAGIC + b"\x01\0\0\0"]))
+def test_no_datagram_raises(tail, head):
+    node = Node(CONFIG, T)
+    node.hear(head + tail, T)
+    assert decode(published(node, T).body)[1] == ()
+
+
+def test_a_flood_of_garbage_is_a_line_every_ten_seconds(node, caplog):
+    for number in range(200):
+        node.hear(b"garbage", T + number / 10.0)
+    published(node, T + 20.0)
+    assert len([line for line in caplog.messages if line.startswith("malformed")]) == 2
+
+
+def test_a_name_that_is_not_configured_is_turned_away_with_advice(node, caplog):
+    node.hear(encode_hello(replace(HELLO, name="c")), T)
+    published(node, T)
+    assert node.strays.unmatched == 1
+    assert "engine=c" in caplog.text
+    assert "configured=b,a" in caplog.text
+    assert "ULLAGE_ENGINE" in caplog.text
+
+
+def test_a_reading_before_its_hello_is_counted_and_comes_again(node):
+    node.hear(step(1, 5, T), T)
+    assert published(node, T).replicas[0].running is None
+    assert node.strays.early == 1
+    node.hear(encode_hello(HELLO), T + 0.5)
+    node.hear(step(1, 5, T), T + 0.5)
+    assert published(node, T + 0.5).replicas[0].running == 2
+
+
+def test_the_ranks_of_a_server_take_the_place_of_the_server(node):
+    rank_1 = replace(HELLO, engine_index=1, data_parallel_size=2)
+    node.hear(encode_hello(rank_1), T)
+    assert ids(node, T) == ["gpu-03/b:1", "gpu-03/a"]
+    node.hear(encode_hello(replace(rank_1, sender=2, engine_index=0)), T)
+    assert ids(node, T + 1.0) == ["gpu-03/b:0", "gpu-03/b:1", "gpu-03/a"]
+    states = [replica.state for replica in published(node, T + 1.0).replicas]
+    assert states == [State.SERVING] * 3  # each knows at once that /health answered
+
+
+def test_ranks_of_a_larger_past_are_forgotten(node):
+    for rank in (0, 1):
+        hello = replace(HELLO, sender=rank, engine_index=rank, data_parallel_size=2)
+        node.hear(encode_hello(hello), T)
+    reborn = replace(HELLO, sender=9, boot_id="boot-2", started_s=T + 1.0)
+    node.hear(encode_hello(reborn), T + 2.0)
+    assert ids(node, T + 2.0) == ["gpu-03/b", "gpu-03/a"]
+    node.hear(step(1, 5, T + 2.0), T + 2.0)
+    published(node, T + 3.0)
+    assert node.strays.early == 1
+
+
+def test_a_probe_concerns_every_engine_of_its_server_and_no_other(node):
+    for rank in (0, 1):
+        hello = replace(HELLO, sender=rank, engine_index=rank, data_parallel_size=2)
+        node.hear(encode_hello(hello), T)
+    node.probed("b", Probe("Connection refused"), T)
+    states = [replica.state for replica in published(node, T).replicas]
+    assert states == [State.DOWN, State.DOWN, State.SERVING]
+    assert (node.probes["b"].asked, node.probes["b"].failed) == (2, 1)
+
+
+def test_what_is_folded_late_counts_as_of_its_arrival(node):
+    """Silence is measured from when the hello came, not from when it was looked at."""
+    node.hear(encode_hello(HELLO), T)
+    node.hear(step(1, 5, T), T)
+    assert published(node, T + 4.0).replicas[0].age_s == 4.0
+
+
+def test_a_probe_does_not_overtake_what_was_heard_before_it(node):
+    """A new boot has not answered yet; the answer that comes after it is its own."""
+    node.hear(encode_hello(HELLO), T)
+    node.probed("b", Probe(None), T + 0.1)
+    assert published(node, T + 0.2).replicas[0].state is State.SERVING
+    node.hear(encode_hello(replace(HELLO, boot_id="boot-2", started_s=T + 1.0)), T + 1.0)
+    node.probed("b", Probe(None), T + 1.1)
+    assert published(node, T + 1.2).replicas[0].state is State.WARMING
+
+
+def test_a_flood_is_folded_even_when_nobody_looks(node):
+    for number in range(BATCH):
+        node.hear(b"garbage", T + number / 1000.0)
+    assert node.strays.malformed == BATCH
+
+
+def test_the_document_is_rendered_at_most_every_20_ms(node):
+    first = published(node, T)
+    node.hear(encode_hello(HELLO), T)
+    assert published(node, T + 0.9 * RENDER_EVERY_S) is first
+    assert published(node, T + 1.1 * RENDER_EVERY_S) is not first
+    assert node.renders == 2
+
+
+def test_the_documents_number_changes_only_with_its_content(node):
+    node.hear(encode_hello(HELLO), T)
+    node.hear(step(1, 5, T), T)
+    numbers = [published(node, T + seconds).seq for seconds in (0.0, 1.0, 2.0)]
+    node.hear(encode_hello(HELLO), T + 2.5)
+    numbers.append(published(node, T + 2.5).seq)
+    node.hear(step(1, 6, T + 3.0, running=4), T + 3.0)
+    numbers += [published(node, T + seconds).seq for seconds in (3.1, 4.0)]
+    assert numbers == [T * 1000] * 4 + [T * 1000 + 3100, T * 1000 + 4000]
+
+
+def test_a_restarted_sidecar_publishes_higher_numbers(node):
+    before = published(node, T).seq
+    restarted = Node(CONFIG, T + 0.002)
+    assert published(restarted, T + 0.002).seq > before
+
+
+def test_a_restarted_sidecar_scores_an_old_idle_engine_after_one_heartbeat():
+    restarted = Node(CONFIG, T)
+    restarted.probed("b", Probe(None), T)
+    restarted.hear(encode_hello(HELLO), T + 0.4)
+    restarted.hear(step(1, 900, T - 7200.0, running=0, kv_usage=0.0), T + 0.4)
+    replica = published(restarted, T + 0.4).replicas[0]
+    assert (replica.state, replica.capacity_score) == (State.SERVING, 1.0)
+
+
+def test_each_change_of_state_is_one_line(node, caplog):
+    caplog.set_level(logging.INFO)
+    published(node, T)
+    for seconds in (1.0, 2.0):
+        node.probed("a", Probe("Connection refused"), T + seconds)
+        published(node, T + seconds)
+    lines = [line for line in caplog.messages if "engine=a" in line]
+    assert len(lines) == 2
+    assert lines[1].startswith("state engine=a was=serving now=down why=")

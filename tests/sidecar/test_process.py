@@ -1,0 +1,234 @@
+"""The whole process, over real sockets, between a fake engine and somebody who polls."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import replace
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from ullage_shared import log
+from ullage_shared.snapshot import State, decode
+from ullage_sidecar.__main__ import main
+from ullage_sidecar.channel import encode_hello, encode_step
+from ullage_sidecar.core.reading import Hello
+
+HEARTBEAT_S = 1.0
+
+
+def hello(**changes):
+    started_s = time.monotonic() - 3600.0
+    fields = Hello(1, "vllm", "boot-1", 1, started_s, total_blocks=101, max_num_seqs=8)
+    return encode_hello(replace(fields, **changes))
+
+
+def step(seq, running=2, waiting=0, kv_usage=0.5):
+    return encode_step(1, seq, time.monotonic(), (running, waiting, kv_usage, 0, 0, 0, 0, 0))
+
+
+@pytest.fixture
+async def fake_engine():
+    """A server whose /health is good, until its runner's `cleanup`."""
+
+    async def health(_):
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_get("/health", health)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield runner
+    await runner.cleanup()
+
+
+@pytest.fixture
+def engine_url(fake_engine):
+    return f"http://127.0.0.1:{fake_engine.addresses[0][1]}"
+
+
+class Sidecar:
+    """A sidecar process: its places, and what it said."""
+
+    def __init__(self, tmp_path, port):
+        self.socket = tmp_path / "readings.sock"
+        self.listen = f"127.0.0.1:{port}"
+        self.process = None
+
+    async def start(self, *flags):
+        """Start it and wait until it serves, or has ended."""
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "ullage_sidecar", "--socket", os.fspath(self.socket),
+            "--listen", self.listen, "--node", "n", *flags,
+            stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        self.said = []
+        async with asyncio.timeout(30.0):
+            async for line in self.process.stderr:
+                self.said.append(line.decode())
+                if "listening" in self.said[-1]:
+                    return
+            await self.process.wait()
+
+    async def stop(self, number=signal.SIGTERM):
+        """Send a signal; the exit status."""
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        self.said += (await self.process.stderr.read()).decode().splitlines(keepends=True)
+        return await self.process.wait()
+
+    async def get(self, path="/v1/snapshots", **headers):
+        """Status, headers and body of one request."""
+        async with (
+            aiohttp.ClientSession() as client,
+            client.get(f"http://{self.listen}{path}", headers=headers) as answer,
+        ):
+            return answer.status, answer.headers, await answer.read()
+
+    async def replica(self, good=lambda replica: True):
+        """The first replica, once it is `good`; 10 s at most."""
+        async with asyncio.timeout(10.0):
+            while True:
+                document, faults = decode((await self.get())[2])
+                assert faults == ()
+                if good(document.replicas[0]):
+                    return document.replicas[0]
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def sidecar(tmp_path, unused_tcp_port):
+    sidecar = Sidecar(tmp_path, unused_tcp_port)
+    yield sidecar
+    if sidecar.process and sidecar.process.returncode is None:
+        await sidecar.stop(signal.SIGKILL)
+
+
+async def test_readings_become_snapshots_and_unchanged_ones_cost_304(
+    sidecar, engine_url, sender_to
+):
+    await sidecar.start("--engine", engine_url)
+    sender = sender_to(sidecar.socket)
+    sender.send(b"garbage")
+    sender.send(hello())
+    sender.send(step(1))
+    replica = await sidecar.replica(lambda replica: replica.running == 2)
+    assert replica.id == "n/vllm"
+    assert replica.url == engine_url
+    assert replica.state is State.SERVING
+    assert replica.free_blocks == 50
+    assert replica.capacity_score == pytest.approx(0.5 * 0.5 + 0.3 * 0.75 + 0.2)
+
+    _, headers, _ = await sidecar.get()
+    status, again, body = await sidecar.get(**{"If-None-Match": headers["ETag"]})
+    assert (status, body) == (304, b"")
+    assert again["ETag"] == headers["ETag"]
+    sender.send(step(2, running=6))
+    await sidecar.replica(lambda replica: replica.running == 6)
+    status, _, _ = await sidecar.get(**{"If-None-Match": headers["ETag"]})
+    assert status == 200
+
+    status, _, body = await sidecar.get("/healthz")
+    assert status == 200
+    assert json.loads(body)["heard"] == 1
+    status, _, body = await sidecar.get("/metrics")
+    assert b'ullage_sidecar_readings_received_total{engine="vllm"} 2.0' in body
+    assert b'ullage_sidecar_datagrams_ignored_total{why="malformed"} 1.0' in body
+
+
+async def test_sigterm_and_sigint_end_it_cleanly(sidecar, engine_url):
+    for number in (signal.SIGTERM, signal.SIGINT):
+        await sidecar.start("--engine", engine_url)
+        assert sidecar.socket.is_socket()
+        assert await sidecar.stop(number) == 0
+        assert not sidecar.socket.exists()
+        assert sidecar.said[-1] == "level=INFO stopped\n"
+
+
+async def test_a_killed_sidecar_is_whole_again_within_a_heartbeat(sidecar, engine_url, sender_to):
+    """The engine is idle: it makes no step, only its heartbeats tell the new sidecar of it."""
+    idle = encode_step(1, 900, time.monotonic(), (0, 0, 0.0, 0, 0, 0, 0, 0))
+
+    async def heartbeats():
+        sender = sender_to(sidecar.socket)
+        while True:
+            if sender.connect():
+                sender.send(hello(started_s=1.0))
+                sender.send(idle)
+            await asyncio.sleep(HEARTBEAT_S)
+
+    await sidecar.start("--engine", engine_url)
+    heart = asyncio.create_task(heartbeats())
+    before = await sidecar.replica(lambda replica: replica.capacity_score is not None)
+    await sidecar.stop(signal.SIGKILL)
+    assert sidecar.socket.exists()
+
+    await sidecar.start("--engine", engine_url)
+    served_s = time.monotonic()
+    first = await sidecar.replica()
+    assert first.state is State.SERVING
+    after = await sidecar.replica(lambda replica: replica.capacity_score is not None)
+    heart.cancel()
+    assert time.monotonic() - served_s < 3 * HEARTBEAT_S  # the machine may be busy
+    assert (after.state, after.capacity_score) == (State.SERVING, 1.0)
+    assert after.boot_id == before.boot_id
+    assert after.seq > before.seq
+
+
+async def test_a_server_that_dies_is_down_and_one_that_never_was_is_starting(
+    sidecar, fake_engine, engine_url, unused_tcp_port_factory
+):
+    never = f"http://127.0.0.1:{unused_tcp_port_factory()}"
+    await sidecar.start("--engine", f"a={engine_url}", "--engine", f"b={never}")
+    document, _ = decode((await sidecar.get())[2])
+    assert [replica.state for replica in document.replicas] == [State.SERVING, State.STARTING]
+    assert [replica.capacity_score for replica in document.replicas] == [None, 0.0]
+    await fake_engine.cleanup()
+    dead = await sidecar.replica(lambda replica: replica.state is State.DOWN)
+    assert dead.capacity_score == 0.0
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ((), "engine = []: wanted at least one [[engine]], or --engine [NAME=]URL (defaults)"),
+        (("--engine", "gpu"), "engine[0].url = 'gpu': wanted http://host:port (--engine)"),
+        (("--config", "/nowhere"), "/nowhere: cannot be read: No such file or directory"),
+    ],
+)
+def test_a_fault_of_the_configuration_is_one_line_and_status_2(
+    flags, complaint, capsys, monkeypatch
+):
+    monkeypatch.setattr(log, "configure", lambda _: None)
+    assert main(flags) == 2
+    assert capsys.readouterr().err == f"ullage-sidecar: {complaint}\n"
+
+
+async def test_a_port_in_use_is_one_line_and_status_1(sidecar, engine_url):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        sidecar.listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        await sidecar.start("--engine", engine_url)
+    assert sidecar.said == [f"ullage-sidecar: listen {sidecar.listen}: Address already in use\n"]
+    assert await sidecar.stop() == 1
+    assert not sidecar.socket.exists()
+
+
+async def test_a_second_sidecar_on_the_same_socket_is_one_line_and_status_1(
+    sidecar, engine_url, tmp_path
+):
+    await sidecar.start("--engine", engine_url)
+    second = Sidecar(tmp_path, 0)
+    await second.start("--engine", engine_url)
+    assert second.said == [
+        f"ullage-sidecar: socket {second.socket}: another sidecar listens there\n"
+    ]
+    assert await second.stop() == 1
+    assert sidecar.socket.exists()
