@@ -47,8 +47,8 @@ class Identity:
         parent = multiprocessing.parent_process() if several > 1 else None
         self._boot_id = _boot_id(os.getpid() if parent is None else parent.pid)
 
-    def hello(self, dropped: int) -> Hello:
-        """Say who this is now. `dropped`: datagrams that nobody took, so far."""
+    def hello(self, unstepped: int, dropped: int) -> Hello:
+        """Say who this is now, and what this sender has not been told or could not hand over."""
         return Hello(
             sender=self._sender,
             name=self._name,
@@ -64,6 +64,7 @@ class Identity:
             max_num_batched_tokens=self._count("scheduler_config.max_num_batched_tokens"),
             max_model_len=self._count("model_config.max_model_len"),
             vllm_version=self._vllm_version,
+            unstepped=unstepped,
             dropped=dropped,
         )
 

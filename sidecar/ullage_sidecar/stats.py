@@ -46,6 +46,7 @@ class StepEncoder:
         "_queries",
         "_sender",
         "_seq",
+        "unstepped",
     )
 
     def __init__(self, sender: int) -> None:
@@ -54,6 +55,8 @@ class StepEncoder:
         self._prompt = self._generated = self._preempted = 0.0
         self._queries = self._hits = 0.0
         self._named: set[str] = set()
+        self.unstepped = 0
+        """Steps whose scheduler stats went elsewhere, or nowhere."""
 
     def step(self, scheduler: Any, iteration: Any, at_s: float) -> bytes:
         """Pack one step. `iteration` is None where a step produced no token."""
@@ -65,6 +68,10 @@ class StepEncoder:
 
     def count(self, iteration: Any) -> None:
         """Add the tokens of a step whose scheduler stats went to another API process."""
+        self.unstepped += iteration is not None
+        self._add_tokens(iteration)
+
+    def _add_tokens(self, iteration: Any) -> None:
         if iteration is not None:
             self._prompt += self._read(iteration, "num_prompt_tokens")
             self._generated += self._read(iteration, "num_generation_tokens")
@@ -112,7 +119,7 @@ class StepEncoder:
         kv_usage = self._read(scheduler, "kv_cache_usage", limit=math.nextafter(1.0, 2.0))
         self._queries += self._read(scheduler, "prefix_cache_stats.queries")
         self._hits += self._read(scheduler, "prefix_cache_stats.hits")
-        self.count(iteration)
+        self._add_tokens(iteration)
         totals = (self._prompt, self._generated, self._preempted, self._queries, self._hits)
         values = (running, waiting, kv_usage, *totals)
         known = [value if value < _COUNT_LIMIT else _UNKNOWN for value in values]

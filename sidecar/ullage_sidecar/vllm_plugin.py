@@ -101,7 +101,9 @@ class UllageStatLogger(StatLoggerBase):  # type: ignore[misc]  # vllm is untyped
     def tell(self) -> None:
         """Repeat who we are and how we stand, if somebody listens. For the heartbeat."""
         if self._sender.connect():
-            self._sender.send(encode_hello(self._identity.hello(self._sender.dropped)))
+            unstepped = 0 if self._encoder is None else self._encoder.unstepped
+            hello = self._identity.hello(unstepped, self._sender.dropped)
+            self._sender.send(encode_hello(hello))
             if (step := self._last_step) is not None:
                 self._sender.send(step)
         elif self._sender.forbidden:

@@ -101,6 +101,8 @@ def _unknown(engine: Engine, levels: Levels, *, silent: bool) -> str:
         return "its plugin was never heard of"
     if silent:
         return "its plugin is silent"
+    if engine.hides_steps:
+        return "vLLM reports no steps: --disable-log-stats hides them from several API servers"
     signals = {
         "kv_usage": levels.free,
         "running / max_num_seqs": levels.running,

@@ -7,7 +7,8 @@ Events: `Hello` and `Reading` from the plugin, `Probe` from `/health`. Rules
 * A sender counts only after its hello; senders of a former incarnation are strangers again.
 * Nothing comes from the future: instants beyond `now_s` are taken as `now_s`.
 * A sender repeats hello and last step every second. One that repeats its hello alone has made no
-  step yet, so an engine none of whose senders ever told a step has been idle since it started.
+  step yet, so an engine none of whose senders ever told a step has been idle since it started;
+  unless one of them was told of tokens. Then vLLM hides the steps, and the signals are unknown.
 
 The values made anew for every step are named tuples: a frozen dataclass takes four times as long.
 """
@@ -37,6 +38,8 @@ class Sender(NamedTuple):
     first_s: float
     heard_s: float
     step: Reading | None = None
+    unstepped: int = 0
+    """Steps that it knows of by their tokens alone."""
     dropped: int = 0
     """Datagrams it could not hand over, by its own count."""
 
@@ -58,6 +61,12 @@ class Engine(NamedTuple):
     health: Health = Health()
     senders: Mapping[int, Sender] = MappingProxyType({})
     counts: Counts = Counts()
+
+    @property
+    def hides_steps(self) -> bool:
+        """Did its senders hear of tokens, and none of them ever of a step?"""
+        senders = self.senders.values()
+        return any(s.unstepped for s in senders) and not any(s.step for s in senders)
 
     def age_s(self, now_s: float) -> float:
         """Seconds since its last sign of life, or since we began to wait for the first."""
@@ -85,19 +94,26 @@ def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
             signals=engine.signals.cleared(),
         )
     known = engine.senders.get(hello.sender, Sender(now_s, now_s))
-    senders = {**engine.senders, hello.sender: known._replace(heard_s=now_s, dropped=hello.dropped)}
+    senders = {
+        **engine.senders,
+        hello.sender: known._replace(
+            heard_s=now_s, unstepped=hello.unstepped, dropped=hello.dropped
+        ),
+    }
     if len(senders) > MAX_SENDERS:
         del senders[min(senders, key=lambda sender: senders[sender].heard_s)]
-    signals = engine.signals
-    if signals.stepped_at_s is None and now_s - known.first_s >= NO_STEP_AFTER_S:
-        signals = signals.with_step(0, 0, 0.0, engine.started_s)
-    return engine._replace(
+    engine = engine._replace(
         hello=hello,
         started_s=min(started_s, engine.started_s),
         heard_s=now_s,
         senders=senders,
-        signals=signals,
     )
+    if engine.hides_steps:
+        return engine._replace(signals=engine.signals.cleared())
+    if engine.signals.stepped_at_s is None and now_s - known.first_s >= NO_STEP_AFTER_S:
+        idle = engine.signals.with_step(0, 0, 0.0, engine.started_s)
+        return engine._replace(signals=idle)
+    return engine
 
 
 def _is_former(engine: Engine, started_s: float, now_s: float) -> bool:
@@ -130,7 +146,7 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
         engine.started_s,
         now_s,
         health,
-        {**engine.senders, reading.sender: Sender(sender.first_s, now_s, reading, sender.dropped)},
+        {**engine.senders, reading.sender: sender._replace(heard_s=now_s, step=reading)},
         counts,
     )
 

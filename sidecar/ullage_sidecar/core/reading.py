@@ -38,6 +38,8 @@ class Hello:
     max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
     vllm_version: str | None = None
+    unstepped: int = 0
+    """Engine steps whose tokens this sender was told of, but not their scheduler stats."""
     dropped: int = 0
     """Datagrams this sender could not hand over since it started (nobody listened, queue full)."""
 

@@ -94,6 +94,12 @@ def test_an_unknown_signal_makes_the_score_unknown_and_is_named(hello, step, nam
     assert judged.state is State.SERVING
 
 
+def test_hidden_steps_make_the_score_unknown_and_say_why():
+    judged = assess(engine_after(replace(HELLO, unstepped=1)), SETTINGS, T)
+    assert (judged.state, judged.capacity) == (State.SERVING, None)
+    assert "--disable-log-stats" in judged.reason
+
+
 def test_a_silent_plugin_makes_every_signal_unknown():
     engine = engine_after(HELLO, STEP)
     assert assess(engine, SETTINGS, T + 3.0).capacity is not None

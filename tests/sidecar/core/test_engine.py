@@ -131,6 +131,21 @@ def test_a_second_silent_sender_does_not_make_a_busy_engine_idle():
     assert gauges(engine) == (3, 1, 0.75)
 
 
+def test_an_engine_whose_senders_hear_of_tokens_but_never_of_a_step_is_unknown_not_idle():
+    """vLLM with --disable-log-stats and several API servers."""
+    told = replace(OLD, unstepped=7)
+    engine = after((OLD, 1000.0), (OLD, 1001.0), (told, 1002.0), (told, 1003.0))
+    assert engine.hides_steps
+    assert gauges(engine) == (None, None, None)
+
+
+def test_one_senders_steps_speak_for_another_that_hears_only_of_tokens():
+    other = replace(OLD, sender=9, unstepped=7)
+    engine = after((OLD, 1000.0), (STEP, 1000.1), (other, 1000.2), (other, 1001.2))
+    assert not engine.hides_steps
+    assert gauges(engine) == (3, 1, 0.75)
+
+
 def test_unknown_is_kept_as_unknown():
     engine = after((OLD, 1000.0), (STEP, 1000.1))
     nothing = replace(STEP, seq=41, at_s=1000.2, running=None, waiting=None, kv_usage=None)

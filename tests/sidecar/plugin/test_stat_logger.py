@@ -287,6 +287,19 @@ def test_a_size_that_makes_no_sense_is_unknown(
 # --- how it speaks ---
 
 
+def test_a_hello_tells_of_the_steps_whose_stats_went_elsewhere(
+    plugin: ModuleType, vllm_config: SimpleNamespace, listen: Listen, eventually: Eventually
+) -> None:
+    listener = listen()
+    logger = plugin.UllageStatLogger(vllm_config, 0)
+    tokens = SimpleNamespace(num_prompt_tokens=3, num_generation_tokens=1, num_preempted_reqs=0)
+    for _ in range(3):
+        logger.record(None, tokens, mm_cache_stats=None, engine_idx=0)
+    logger.record(None, None)
+
+    assert eventually(lambda: listener.hello().unstepped == 3)
+
+
 def test_each_step_is_sent_and_one_without_scheduler_stats_is_not_a_step(
     plugin: ModuleType, vllm_config: SimpleNamespace, listen: Listen
 ) -> None:
