@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs env env-vllm system bench-proxy bench-record clean
+.PHONY: help demo test check lint docs env env-vllm system bench-proxy bench-record bench-vllm clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -44,8 +44,12 @@ docs: env ## write the README's tables anew from the code
 bench-proxy: env system ## CPU per request and per streamed chunk beside other proxies
 	$(BIN)/python tests/bench/proxy/bench.py
 
-bench-record: env-vllm ## cost of the plugin's record() inside vLLM
+bench-record: env-vllm ## what one call of the plugin costs vLLM
 	$(VLLM)/bin/python tests/bench/bench_record.py
+
+bench-vllm: env env-vllm ## vLLM's throughput with the plugin and without, in pairs
+	PYTHONPATH=deploy $(BIN)/python tests/bench/bench_vllm_throughput.py --venv $(VLLM) \
+		--model $(MODEL)
 
 env: .venv/wheel ## the environment of sidecar, router and tests
 env-vllm: $(VLLM)/wheel $(MODEL)/config.json ## the environment of vLLM on the CPU, and its model

@@ -1,6 +1,6 @@
 """What the plugin costs a whole vLLM server: tokens per second with it ÷ without it.
 
-    python3 tests/bench/bench_vllm_throughput.py --venv .venv-vllm --model .build/tiny-model
+    make bench-vllm
 
 Two servers on the CPU, one reporting to a listener, one with `ULLAGE_SOCKET=`. Each pair loads one
 and then the other for the same number of tokens, in turns of order, so that a slow minute of the
@@ -23,21 +23,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "deploy/vllm_cpu"))
-
-from serve import CpuServer, Replica
+from vllm_cpu.serve import CpuServer, Replica
 
 TOKENS = 128
 AT_ONCE = 8
 
+# The sidecar's own receiving end; forgets what it hears, until the parent closes the pipe.
 LISTENER = """
-import os, socket, sys, threading
-listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-listener.bind(sys.argv[1])
-print("listening", flush=True)
-threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
-while True:
-    listener.recv(16384)
+import asyncio, sys
+from pathlib import Path
+from ullage_sidecar.sources.plugin import readings
+async def listen():
+    with readings(Path(sys.argv[1]), lambda datagram: None):
+        print("listening", flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+asyncio.run(listen())
 """
 
 

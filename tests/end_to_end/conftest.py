@@ -4,14 +4,11 @@
 where `make test` puts them.
 """
 
-import importlib.util
 import os
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -33,19 +30,6 @@ def vllm_venv() -> Path:
 @pytest.fixture(scope="session")
 def tiny_model() -> Path:
     return _built("ULLAGE_TINY_MODEL", ".build/tiny-model", "config.json")
-
-
-@pytest.fixture(scope="session")
-def serve() -> ModuleType:
-    """deploy/vllm_cpu/serve.py, which is a script and not in any package."""
-    name = "ullage_deploy_serve"
-    spec = importlib.util.spec_from_file_location(name, ROOT / "deploy/vllm_cpu/serve.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="session")

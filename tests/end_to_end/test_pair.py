@@ -96,15 +96,17 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def processes(
+    tmp_path_factory: pytest.TempPathFactory, vllm_venv: Path, tiny_model: Path
+) -> Iterator[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("pair")
     a, b, sidecar, router, admin = free_ports(5)
     readings = folder / "readings.sock"
     servers = {
         name: CpuServer(
             Replica(
-                venv=Path(os.environ["ULLAGE_VLLM_VENV"]),
-                model=Path(os.environ["ULLAGE_TINY_MODEL"]),
+                venv=vllm_venv,
+                model=tiny_model,
                 port=port,
                 kv_blocks=BLOCKS,
                 max_seqs=MAX_SEQS,

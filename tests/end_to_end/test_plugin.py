@@ -19,13 +19,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from ullage_sidecar.channel import MAX_DATAGRAM_BYTES, decode
 from ullage_sidecar.core.reading import Hello, Reading
+from vllm_cpu.serve import CpuServer, Replica
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
@@ -194,7 +194,6 @@ def socket_directory(until_class_ends: ExitStack) -> Path:
 
 @pytest.fixture(scope="class")
 def told(
-    serve: ModuleType,
     vllm_venv: Path,
     tiny_model: Path,
     free_port: Callable[[], int],
@@ -205,7 +204,7 @@ def told(
 
     def told(name: str, *flags: str, **environment: str) -> Told:
         path = socket_directory / f"{name}.sock"
-        replica = serve.Replica(
+        replica = Replica(
             vllm_venv,
             tiny_model,
             port=free_port(),
@@ -213,7 +212,7 @@ def told(
             environment={"ULLAGE_SOCKET": str(path), "ULLAGE_ENGINE": name, **environment},
         )
         log = tmp_path_factory.mktemp("vllm") / f"{name}.log"
-        return Told(serve.CpuServer(replica, log), path)
+        return Told(CpuServer(replica, log), path)
 
     return told
 
