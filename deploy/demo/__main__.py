@@ -132,8 +132,8 @@ class Demo:
     ) -> int:
         """Run one mixed load and report on it; return how many requests failed."""
         before = await watch.counts(session, self.admin_url)
-        peaks = watch.Peaks()
-        watcher = asyncio.create_task(watch.watch(session, self.admin_url, peaks))
+        extremes = watch.Extremes()
+        watcher = asyncio.create_task(watch.watch(session, self.admin_url, extremes))
         with Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -152,9 +152,11 @@ class Demo:
         with suppress(asyncio.CancelledError):
             await watcher
         counted = (await watch.counts(session, self.admin_url)).since(before)
-        self.console.print(report.phase_table(title, names, answers, counted, peaks))
+        self.console.print(report.phase_table(title, names, answers, counted, extremes))
         why = ", ".join(f"{rule} {count:.0f}" for rule, count in counted.why.items() if count)
         self.console.print(f"Decisions by rule: {why}")
+        for name, reason in extremes.why_not.items():
+            self.console.print(f"{name} was left out: {reason}")
         if refusals := sum(answer.refusals for answer in answers):
             self.console.print(f"Refused for want of capacity and made again later: {refusals}")
         self.console.print()
@@ -210,8 +212,8 @@ def main() -> int:
         try:
             demo.start(stack)
             failed = asyncio.run(demo.show())
+            demo.where_to_look()
             if asked.keep:
-                demo.where_to_look()
                 console.print(f"\nLogs are in {folder}. Ctrl-C ends it.", soft_wrap=True)
                 signal.pause()
         except (ServerError, ProcessError) as error:
@@ -225,7 +227,7 @@ def main() -> int:
             return 1
         console.print("Every request was answered in full.")
         if not asked.keep:
-            console.print("`make demo KEEP=1` leaves it running, to look around.")
+            console.print("All of it is stopped; `make demo KEEP=1` leaves it running.")
     return 0
 
 

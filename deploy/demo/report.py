@@ -3,30 +3,38 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from statistics import quantiles
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
 from demo.load import Answer
-from demo.watch import Counts, Peaks
+from demo.watch import Counts, Extremes
+
+
+_COLUMNS: Final = (
+    "requests",
+    "share",
+    "mean score when chosen",
+    "lowest score",
+    "most running",
+    "most waiting",
+    "TTFT p50",
+    "TTFT p99",
+)
 
 
 def phase_table(
-    title: str, replicas: Sequence[str], answers: Sequence[Answer], counted: Counts, peaks: Peaks
+    title: str,
+    replicas: Sequence[str],
+    answers: Sequence[Answer],
+    counted: Counts,
+    extremes: Extremes,
 ) -> Table:
     """A row for each replica: what it got, at what score, how full it was, how fast it began."""
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("replica")
-    for column in (
-        "sent",
-        "share",
-        "mean score",
-        "most running",
-        "most waiting",
-        "TTFT p50",
-        "TTFT p99",
-    ):
+    for column in _COLUMNS:
         table.add_column(column, justify="right")
     total = sum(counted.dispatched.values())
     for name in replicas:
@@ -37,9 +45,10 @@ def phase_table(
             f"{sent:.0f}",
             f"{sent / total:.0%}" if total else "–",
             f"{counted.score_sum[name] / scored:.2f}" if scored else "–",
-            str(peaks.running[name]),
-            str(peaks.waiting[name]),
-            *(f"{1000 * value:.0f} ms" for value in _p50_p99(ttft_s)),
+            f"{extremes.score[name]:.2f}",
+            str(extremes.running[name]),
+            str(extremes.waiting[name]),
+            *(f"{1000 * value:.0f} ms" if ttft_s else "–" for value in _p50_p99(ttft_s)),
         )
     return table
 

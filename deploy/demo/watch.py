@@ -12,11 +12,14 @@ _EVERY_S: Final = 0.25
 
 
 @dataclass(slots=True)
-class Peaks:
-    """The most that was seen of each replica."""
+class Extremes:
+    """The fullest that each replica was seen."""
 
     running: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     waiting: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    score: defaultdict[str, float] = field(default_factory=lambda: defaultdict(lambda: 1.0))
+    why_not: dict[str, str] = field(default_factory=dict)
+    """Why it would not have been chosen, the last time that it would not."""
 
     def see(self, rows: list[dict[str, Any]]) -> None:
         """Take in one look at `/replicas`."""
@@ -24,6 +27,10 @@ class Peaks:
             name = row["id"]
             self.running[name] = max(self.running[name], row["running"] or 0)
             self.waiting[name] = max(self.waiting[name], row["waiting"] or 0)
+            if row["capacity_score"] is not None:
+                self.score[name] = min(self.score[name], row["capacity_score"])
+            if not row["eligible"]:
+                self.why_not[name] = row["why_not"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +77,8 @@ async def counts(session: aiohttp.ClientSession, admin_url: str) -> Counts:
     )
 
 
-async def watch(session: aiohttp.ClientSession, admin_url: str, peaks: Peaks) -> None:
+async def watch(session: aiohttp.ClientSession, admin_url: str, extremes: Extremes) -> None:
     """Keep looking until cancelled."""
     while True:
-        peaks.see((await fetch(session, admin_url, "/replicas"))["replicas"])
+        extremes.see((await fetch(session, admin_url, "/replicas"))["replicas"])
         await asyncio.sleep(_EVERY_S)
