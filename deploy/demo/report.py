@@ -11,7 +11,6 @@ from rich.table import Table
 from demo.load import Answer
 from demo.watch import Counts, Extremes
 
-
 _COLUMNS: Final = (
     "requests",
     "share",
