@@ -22,7 +22,7 @@ from ullage_sidecar.channel import MAX_DATAGRAM_BYTES
 
 MODE: Final = 0o660
 REST_S: Final = 0.01
-"""The kernel queues few datagrams (net.unix.max_dgram_qlen, often 10): 10 each 10 ms are 1,000/s."""
+"""The kernel queues few datagrams (net.unix.max_dgram_qlen, often 10): 10 in 10 ms are 1,000/s."""
 QUIET_S: Final = 0.25
 DRAIN_AT_ONCE: Final = 64
 """Datagrams taken at a time: a flood must not keep the loop from answering routers."""
