@@ -122,6 +122,7 @@ async def serve(config: Config) -> int:
         stop = asyncio.Event()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, log.no_reload, _log)
         loops = [feed.run(config.poll_interval_s) for feed in feeds.values()]
         tasks = [loop.create_task(each) for each in (*loops, models.run())]
         for task in tasks:

@@ -31,6 +31,11 @@ def configure(level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
+def no_reload(log: logging.Logger) -> None:
+    """Answer SIGHUP, which would end the process: whoever sends it wants no end."""
+    log.warning(line("sighup_ignored", why="the configuration is read at the start only"))
+
+
 class Seldom:
     """Lets one line through every `SELDOM_S`, so that a flood of faults is no flood of lines."""
 

@@ -57,8 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _run(config: Config) -> None:
     """Serve until SIGTERM or SIGINT. Raises `ListenError`."""
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, log.no_reload, _log)
     node = Node(config, time.monotonic())
     with readings(Path(config.socket), lambda datagram: node.hear(datagram, time.monotonic())):
         async with health.session(config.health) as client:

@@ -70,6 +70,8 @@ async def test_a_signal_lets_a_running_stream_finish_and_exits_0(signal: str) ->
         await client.send(request(body=b"{}"))
         await client.head()
         assert await client.piece() == b"1"
+        router.process.send_signal(1)  # SIGHUP: no reload yet, but no end either
+        await eventually(lambda: "sighup_ignored" in router.log[-1])
         if signal == "terminate":
             router.process.terminate()
         else:

@@ -146,6 +146,8 @@ async def test_sigterm_and_sigint_end_it_cleanly(sidecar, engine_url):
     for number in (signal.SIGTERM, signal.SIGINT):
         await sidecar.start("--engine", engine_url)
         assert sidecar.socket.is_socket()
+        sidecar.process.send_signal(signal.SIGHUP)  # no reload yet, but no end either
+        assert (await sidecar.get("/healthz"))[0] == 200
         assert await sidecar.stop(number) == 0
         assert not sidecar.socket.exists()
         assert sidecar.said[-1] == "level=INFO stopped\n"
