@@ -7,8 +7,9 @@ Two kinds of datagram, both beginning with `MAGIC` (format and version) and a ki
 * step: the fixed struct `_STEP`, little-endian, every value a double, NaN for unknown;
 * hello: the sender's fields as a JSON object.
 
-A sender repeats its hello and its last step every second. So either end may restart at any time,
-and a sidecar learns the state of an engine that has long been idle.
+A sender repeats its hello and its last step every second, the latter with its newest totals. So
+either end may restart at any time, and a sidecar learns the state of an engine that has long been
+idle.
 """
 
 import contextlib
@@ -47,6 +48,12 @@ class DatagramError(ValueError):
 def encode_step(sender: int, seq: int, at_s: float, values: Sequence[float]) -> bytes:
     """Pack one step. `values`: the fields of `Reading` from `running` on; NaN is unknown."""
     return _STEP.pack(MAGIC, _STEP_KIND, sender, seq, at_s, *values)
+
+
+def with_totals(step: bytes, totals: Sequence[float]) -> bytes:
+    """The same step with newer totals: what was counted since, without a step of one's own."""
+    values = _STEP.unpack(step)
+    return _STEP.pack(*values[: len(values) - len(totals)], *totals)
 
 
 def encode_hello(hello: Hello) -> bytes:

@@ -58,6 +58,12 @@ class StepEncoder:
         self.unstepped = 0
         """Steps whose scheduler stats went elsewhere, or nowhere."""
 
+    @property
+    def totals(self) -> tuple[float, ...]:
+        """Prompt and generated tokens, preemptions, prefix queries and hits, since the start."""
+        known = (self._prompt, self._generated, self._preempted, self._queries, self._hits)
+        return tuple(total if total < _COUNT_LIMIT else _UNKNOWN for total in known)
+
     def step(self, scheduler: Any, iteration: Any, at_s: float) -> bytes:
         """Pack one step. `iteration` is None where a step produced no token."""
         self._seq += 1
@@ -120,10 +126,8 @@ class StepEncoder:
         self._queries += self._read(scheduler, "prefix_cache_stats.queries")
         self._hits += self._read(scheduler, "prefix_cache_stats.hits")
         self._add_tokens(iteration)
-        totals = (self._prompt, self._generated, self._preempted, self._queries, self._hits)
-        values = (running, waiting, kv_usage, *totals)
-        known = [value if value < _COUNT_LIMIT else _UNKNOWN for value in values]
-        return encode_step(self._sender, self._seq, at_s, known)
+        gauges = (running, waiting if waiting < _COUNT_LIMIT else _UNKNOWN, kv_usage)
+        return encode_step(self._sender, self._seq, at_s, (*gauges, *self.totals))
 
     def _read(
         self, stats: Any, path: str, limit: float = _COUNT_LIMIT, absent: float = _UNKNOWN

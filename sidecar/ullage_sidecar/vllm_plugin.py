@@ -25,7 +25,7 @@ import vllm
 import vllm.v1.engine
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from ullage_sidecar.channel import DEFAULT_SOCKET, Sender, encode_hello
+from ullage_sidecar.channel import DEFAULT_SOCKET, Sender, encode_hello, with_totals
 from ullage_sidecar.identity import Identity
 from ullage_sidecar.stats import StepEncoder
 
@@ -101,11 +101,11 @@ class UllageStatLogger(StatLoggerBase):  # type: ignore[misc]  # vllm is untyped
     def tell(self) -> None:
         """Repeat who we are and how we stand, if somebody listens. For the heartbeat."""
         if self._sender.connect():
-            unstepped = 0 if self._encoder is None else self._encoder.unstepped
-            hello = self._identity.hello(unstepped, self._sender.dropped)
+            encoder = self._encoder
+            hello = self._identity.hello(encoder.unstepped if encoder else 0, self._sender.dropped)
             self._sender.send(encode_hello(hello))
-            if (step := self._last_step) is not None:
-                self._sender.send(step)
+            if encoder is not None and (step := self._last_step) is not None:
+                self._sender.send(with_totals(step, encoder.totals))
         elif self._sender.forbidden:
             self._note(f"may not write to {self._sender.path}")
 

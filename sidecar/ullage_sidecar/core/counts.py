@@ -27,29 +27,24 @@ class Counts(NamedTuple):
     prefix_hits: int | None = None
 
     def with_step(self, before: Reading, step: Reading) -> "Counts":
-        """Add what happened between two readings of one sender."""
-        return Counts(
-            self.received + 1,
-            self.lost + step.seq - before.seq - 1,
-            self.heartbeats,
-            _grown(self.prompt_tokens, before.prompt_tokens, step.prompt_tokens),
-            _grown(self.generated_tokens, before.generated_tokens, step.generated_tokens),
-            _grown(self.preemptions, before.preemptions, step.preemptions),
-            _grown(self.prefix_queries, before.prefix_queries, step.prefix_queries),
-            _grown(self.prefix_hits, before.prefix_hits, step.prefix_hits),
-        )
+        """Add what happened between two steps of one sender."""
+        lost = self.lost + step.seq - before.seq - 1
+        return self._replace(received=self.received + 1, lost=lost)._with_totals(before, step)
 
-    def with_heartbeat(self) -> "Counts":
-        """Add one repeat of the last step."""
+    def with_heartbeat(self, before: Reading, again: Reading) -> "Counts":
+        """Add one repeat of the last step; its totals may have grown since."""
+        return self._replace(heartbeats=self.heartbeats + 1)._with_totals(before, again)
+
+    def _with_totals(self, before: Reading, now: Reading) -> "Counts":
         return Counts(
             self.received,
             self.lost,
-            self.heartbeats + 1,
-            self.prompt_tokens,
-            self.generated_tokens,
-            self.preemptions,
-            self.prefix_queries,
-            self.prefix_hits,
+            self.heartbeats,
+            _grown(self.prompt_tokens, before.prompt_tokens, now.prompt_tokens),
+            _grown(self.generated_tokens, before.generated_tokens, now.generated_tokens),
+            _grown(self.preemptions, before.preemptions, now.preemptions),
+            _grown(self.prefix_queries, before.prefix_queries, now.prefix_queries),
+            _grown(self.prefix_hits, before.prefix_hits, now.prefix_hits),
         )
 
 

@@ -130,7 +130,7 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
     if reading.seq > before.seq:
         counts = counts.with_step(before, reading)
     elif reading.seq == before.seq:
-        counts = counts.with_heartbeat()
+        counts = counts.with_heartbeat(before, reading)
     else:
         return engine
     if not health.answered and reading.seq > 0:

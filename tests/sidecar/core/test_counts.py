@@ -51,5 +51,10 @@ def test_a_total_never_falls():
 
 
 def test_a_heartbeat_is_neither_received_nor_lost():
-    before = Counts(received=3, lost=1, heartbeats=1, prompt_tokens=4)
-    assert before.with_heartbeat() == before._replace(heartbeats=2)
+    before = Counts(received=3, lost=1, heartbeats=1).with_heartbeat(FIRST, FIRST)
+    assert (before.received, before.lost, before.heartbeats) == (3, 1, 2)
+
+
+def test_a_heartbeat_may_tell_of_more_tokens_than_the_step_it_repeats():
+    again = replace(FIRST, prompt_tokens=FIRST.prompt_tokens + 5)
+    assert Counts(prompt_tokens=4).with_heartbeat(FIRST, again).prompt_tokens == 9

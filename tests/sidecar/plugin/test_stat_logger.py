@@ -300,6 +300,19 @@ def test_a_hello_tells_of_the_steps_whose_stats_went_elsewhere(
     assert eventually(lambda: listener.hello().unstepped == 3)
 
 
+def test_tokens_without_a_step_are_told_with_the_next_heartbeat(
+    plugin: ModuleType, vllm_config: SimpleNamespace, listen: Listen, eventually: Eventually
+) -> None:
+    listener = listen()
+    logger = plugin.UllageStatLogger(vllm_config, 0)
+    tokens = SimpleNamespace(num_prompt_tokens=3, num_generation_tokens=1, num_preempted_reqs=0)
+    logger.record(scheduler_stats(running=7), tokens)
+    logger.record(None, tokens)
+
+    assert eventually(lambda: listener.reading().prompt_tokens == 6)
+    assert (listener.reading().seq, listener.reading().running) == (1, 7)
+
+
 def test_each_step_is_sent_and_one_without_scheduler_stats_is_not_a_step(
     plugin: ModuleType, vllm_config: SimpleNamespace, listen: Listen
 ) -> None:
