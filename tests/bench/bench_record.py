@@ -35,17 +35,7 @@ from ullage_sidecar.vllm_plugin import UllageStatLogger
 
 MUST_US = 8.0
 
-# The sidecar's own receiving end; forgets what it hears, until the parent closes the pipe.
-LISTENER = """
-import asyncio, sys
-from pathlib import Path
-from ullage_sidecar.sources.plugin import readings
-async def listen():
-    with readings(Path(sys.argv[1]), lambda datagram: None):
-        print("listening", flush=True)
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-asyncio.run(listen())
-"""
+LISTENER = Path(__file__).with_name("listener.py")
 
 
 def config() -> SimpleNamespace:
@@ -153,7 +143,7 @@ def main() -> int:
         path = str(Path(directory) / "readings.sock")
         os.environ["ULLAGE_SOCKET"] = path
         with subprocess.Popen(
-            [sys.executable, "-c", LISTENER, path],
+            [sys.executable, LISTENER, path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         ) as listener:

@@ -28,17 +28,7 @@ from vllm_cpu.serve import CpuServer, Replica
 TOKENS = 128
 AT_ONCE = 8
 
-# The sidecar's own receiving end; forgets what it hears, until the parent closes the pipe.
-LISTENER = """
-import asyncio, sys
-from pathlib import Path
-from ullage_sidecar.sources.plugin import readings
-async def listen():
-    with readings(Path(sys.argv[1]), lambda datagram: None):
-        print("listening", flush=True)
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-asyncio.run(listen())
-"""
+LISTENER = Path(__file__).with_name("listener.py")
 
 
 def free_port() -> int:
@@ -83,7 +73,7 @@ def main() -> int:
         path = directory / "readings.sock"
         listener = stack.enter_context(
             subprocess.Popen(
-                [sys.executable, "-c", LISTENER, str(path)],
+                [sys.executable, LISTENER, path],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
