@@ -71,17 +71,21 @@ _OUT: Final[Mapping[State, Standing]] = {
 """States in which a replica gets nothing, whatever its score. The others go by their score."""
 
 
+_SERVING, _RAMPING = State.SERVING, State.RAMPING
+_SILENT, _ELIGIBLE, _FULL = Standing.SILENT, Standing.ELIGIBLE, Standing.FULL
+
+
 def stand(replica: Replica, now_s: float, policy: Policy) -> Standing:
     """Judge one replica by its snapshot alone."""
     snapshot = replica.snapshot
     if snapshot is None or snapshot.age_s + now_s - replica.received_s > policy.stale_after_s:
-        return Standing.SILENT
-    out = _OUT.get(snapshot.state)
-    if out is not None:
-        return out
-    if snapshot.capacity_score is None:
-        return Standing.SILENT
-    return Standing.ELIGIBLE if snapshot.capacity_score > policy.floor else Standing.FULL
+        return _SILENT
+    state, score = snapshot.state, snapshot.capacity_score
+    if state is not _SERVING and state is not _RAMPING:  # Hashing an enum takes longer than this.
+        return _OUT[state]
+    if score is None:
+        return _SILENT
+    return _ELIGIBLE if score > policy.floor else _FULL
 
 
 def decide(
@@ -110,11 +114,11 @@ def decide(
     full = False
     for replica in reachable:
         standing = stand(replica, now_s, policy)
-        if standing is Standing.SILENT:
+        if standing is _SILENT:
             silent.append(replica)
-        elif standing is Standing.FULL:
+        elif standing is _FULL:
             full = True
-        elif standing is Standing.ELIGIBLE:
+        elif standing is _ELIGIBLE:
             assert replica.snapshot is not None
             score = replica.snapshot.capacity_score
             assert score is not None
