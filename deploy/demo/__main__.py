@@ -13,6 +13,7 @@ Exit status: 0 every request was answered in full, 1 some were not or something 
 
 import argparse
 import asyncio
+import shutil
 import signal
 import sys
 import tempfile
@@ -120,7 +121,7 @@ class Demo:
             while True:
                 rows = (await watch.fetch(session, self.admin_url, "/replicas"))["replicas"]
                 states = ", ".join(f"{row['id']} is {row['state'] or 'unknown'}" for row in rows)
-                status.update(f"Warm-up: {states} …")
+                status.update(f"Warm-up, shortened to 4 s here: {states} …")
                 if len(rows) == len(_NAMES) and all(row["state"] == "serving" for row in rows):
                     return [row["id"] for row in rows]
                 if time.monotonic() > deadline_s:
@@ -166,7 +167,15 @@ class Demo:
         """Both phases, and what was decided; return how many requests failed."""
         async with aiohttp.ClientSession() as session:
             names = await self.wait_for_warm_up(session)
+            self.console.print(
+                f"First {_REQUESTS} chat and completion requests through the router, "
+                f"{_AT_ONCE} at a time: short and long, streamed and not."
+            )
             failed = await self.phase(session, "Mixed load", names, seed=1)
+            self.console.print(
+                f"Now somebody sends {_FLOOD} long requests at a time straight to {names[0]}, "
+                "around the router. The router must see it, and send its own load elsewhere."
+            )
             flood = asyncio.create_task(
                 load.run(self.servers[0].url, load.flood(seed=2), _FLOOD, lambda _: None)
             )
@@ -200,35 +209,53 @@ def main() -> int:
     arguments = argparse.ArgumentParser(prog="demo", description="see `make help`")
     arguments.add_argument("--venv", type=Path, required=True, help="of vLLM")
     arguments.add_argument("--model", type=Path, required=True)
-    arguments.add_argument("--port-base", type=int, default=18800)
+    arguments.add_argument("--port-base", type=_port_base, required=True, metavar="PORT")
     arguments.add_argument("--keep", action="store_true", help="leave it running until Ctrl-C")
     asked = arguments.parse_args()
+    for number in (signal.SIGTERM, signal.SIGINT):  # SIGINT is ignored behind a script's `&`.
+        signal.signal(number, signal.default_int_handler)
     console = Console()
     if not console.is_terminal:
         console = Console(width=110)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with tempfile.TemporaryDirectory(prefix="ullage-demo-") as folder, ExitStack() as stack:
-        demo = Demo(console, asked.venv, asked.model, asked.port_base, Path(folder))
-        try:
-            demo.start(stack)
-            failed = asyncio.run(demo.show())
-            demo.where_to_look()
-            if asked.keep:
-                console.print(f"\nLogs are in {folder}. Ctrl-C ends it.", soft_wrap=True)
-                signal.pause()
-        except (ServerError, ProcessError) as error:
-            console.print(f"demo: {error}", style="red", highlight=False)
-            return 1
-        except KeyboardInterrupt:
-            console.print("Stopping …")
-            return 130
-        if failed:
-            console.print(f"[red]{failed} requests failed.[/red]")
-            return 1
-        console.print("Every request was answered in full.")
-        if not asked.keep:
-            console.print("All of it is stopped; `make demo KEEP=1` leaves it running.")
+    folder = Path(tempfile.mkdtemp(prefix="ullage-demo-"))
+    demo = Demo(console, asked.venv, asked.model, asked.port_base, folder)
+    try:
+        status = run(demo, keep=asked.keep)
+    except (ServerError, ProcessError) as error:
+        console.print(f"demo: {error}", style="red", highlight=False)
+        status = 1
+    except KeyboardInterrupt:
+        console.print("Stopped.")
+        status = 130
+    if status == 1:
+        console.print(f"The logs are in {folder}", soft_wrap=True)
+    else:
+        shutil.rmtree(folder)
+    return status
+
+
+def run(demo: Demo, *, keep: bool) -> int:
+    """Start everything, show it, stop everything; return the exit status."""
+    console = demo.console
+    with ExitStack() as stack:
+        demo.start(stack)
+        failed = asyncio.run(demo.show())
+        demo.where_to_look()
+        if keep:
+            console.print(f"\nLogs are in {demo.folder}. Ctrl-C ends it.", soft_wrap=True)
+            signal.pause()
+    if failed:
+        console.print(f"[red]{failed} requests failed.[/red]")
+        return 1
+    console.print("Every request was answered in full.")
+    console.print("All of it is stopped; `make demo KEEP=1` leaves it running.")
     return 0
+
+
+def _port_base(text: str) -> int:
+    if not text.isdecimal() or not 1024 <= int(text) <= 65_531:
+        raise argparse.ArgumentTypeError(f"{text!r}: wanted a port from 1024 to 65531")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -22,14 +22,19 @@ def replica_row(router: Router, replica: Replica, now_s: float) -> dict[str, Any
     seen = replica.snapshot
     tally = router.tallies.get(replica.key) or Tally()
     age_s = replica.age_s(now_s)
+    if seen is None:
+        reason = "no sidecar speaks for it"
+    elif age_s is not None and age_s > router.policy.stale_after_s:
+        reason = "its sidecar is silent"
+    else:
+        reason = seen.reason
     if aside:
         why_not = "could not be reached a moment ago"
-    elif standing is Standing.SILENT:
-        why_not = "no fresh score: weighed by this router's own counts"
     elif standing is Standing.FULL:
         why_not = f"score is not above the floor of {router.policy.floor}"
     else:
-        why_not = "" if standing is Standing.ELIGIBLE else f"it is {standing}"
+        able = standing in (Standing.ELIGIBLE, Standing.SILENT)
+        why_not = "" if able else f"it is {standing}"
     return {
         "id": replica.id,
         "url": replica.url,
@@ -39,7 +44,7 @@ def replica_row(router: Router, replica: Replica, now_s: float) -> dict[str, Any
         "why_not": why_not,
         "capacity_score": seen.capacity_score if seen else None,
         "state": seen.state if seen else None,
-        "reason": seen.reason if seen else "",
+        "reason": reason,
         "age_s": None if age_s is None else round(age_s, 3),
         "in_flight": router.in_flight.by_replica[replica.key],
         "dispatched": tally.dispatched,

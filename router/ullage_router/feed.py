@@ -8,7 +8,6 @@ Rules
 
 import asyncio
 import logging
-import os
 from collections import Counter
 from enum import StrEnum
 from typing import Final
@@ -18,6 +17,7 @@ import aiohttp
 from ullage_router.core.fleet import hear, vouch
 from ullage_router.router import Router
 from ullage_shared import snapshot
+from ullage_shared.address import why_unreachable
 from ullage_shared.log import line
 
 _log: Final = logging.getLogger("ullage.router")
@@ -77,14 +77,16 @@ class SidecarFeed:
                     )
                     return Poll.UNCHANGED, ""
                 if answer.status != 200:
-                    return Poll.STATUS, f"answered {answer.status}"
+                    return (
+                        Poll.STATUS,
+                        f"{snapshot.PATH} answered {answer.status}: is it a sidecar?",
+                    )
                 body = await _read(answer.content)
                 etag = answer.headers.get("ETag", "")
         except TimeoutError:
             return Poll.TIMEOUT, f"no answer within {_TIMEOUT_S} s"
         except aiohttp.ClientConnectorError as error:
-            number = error.os_error.errno
-            return Poll.UNREACHABLE, os.strerror(number) if number else str(error.os_error)
+            return Poll.UNREACHABLE, why_unreachable(error.os_error)
         except (aiohttp.ClientError, OSError) as error:
             return Poll.UNREACHABLE, str(error) or type(error).__name__
         return self._take_in(body, etag)

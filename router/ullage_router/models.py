@@ -5,6 +5,7 @@ server that cannot be asked (it may want an API key) leaves its last list standi
 """
 
 import asyncio
+import logging
 from typing import Any, Final
 
 import aiohttp
@@ -12,7 +13,9 @@ import orjson
 
 from ullage_router.core.fleet import learn_models
 from ullage_router.router import Router
+from ullage_shared.log import line
 
+_log: Final = logging.getLogger("ullage.router")
 _TIMEOUT_S: Final = 2.0
 
 
@@ -24,6 +27,7 @@ class Models:
         self._session = session
         self._lists: dict[str, list[dict[str, Any]]] = {}
         self._body: bytes | None = None
+        self._unwilling: set[str] = set()
 
     def body(self) -> bytes | None:
         """The answer; None: no server has said what it serves."""
@@ -36,6 +40,7 @@ class Models:
         while True:
             urls = {replica.url for replica in self._router.fleet.replicas.values()}
             self._forget(self._lists.keys() - urls)
+            self._unwilling &= urls
             due_s = {url: due_s.get(url, 0.0) for url in urls}
             asked = [url for url, at_s in due_s.items() if at_s <= loop.time()]
             answered = await asyncio.gather(*(self._ask(url) for url in asked))
@@ -49,6 +54,7 @@ class Models:
                 f"{url}/v1/models", timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)
             ) as answer:
                 if answer.status != 200:
+                    self._say_once(url, answer.status)
                     return 400 <= answer.status < 500  # It will not say: no use in asking soon.
                 cards = orjson.loads(await answer.read())["data"]
             names = frozenset(card["id"] for card in cards)
@@ -61,6 +67,13 @@ class Models:
             self._lists[url] = cards
             self._render()
         return True
+
+    def _say_once(self, url: str, status: int) -> None:
+        if url not in self._unwilling:
+            self._unwilling.add(url)
+            why = f"/v1/models answered {status}"
+            hint = "is it a vLLM server?" if status == 404 else "its models stay unknown"
+            _log.warning(line("models_unknown", replica=url, why=why, hint=hint))
 
     def _forget(self, urls: set[str]) -> None:
         for url in urls:

@@ -3,6 +3,7 @@
 An IPv6 address stands in brackets, as in a URL: `[::1]:9400`.
 """
 
+import os
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -50,3 +51,14 @@ def parse_base_url(text: str) -> tuple[str, Address]:
         raise AddressError(f"{text!r}: wanted http://host:port and nothing behind it")
     address = Address(parts.hostname, 80 if port is None else port)
     return f"http://{address}", address
+
+
+def why_unreachable(error: OSError) -> str:
+    """The system's words for a failed connection: `Connection refused`, `Name not known`, …
+
+    Event loops put their own words in `strerror`; names that do not resolve have numbers below 0,
+    which the system has no words for.
+    """
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error) or type(error).__name__

@@ -17,7 +17,14 @@ import msgspec
 
 Config = TypeVar("Config", bound=msgspec.Struct)
 
-_PLAIN_WORDS: Final = {"float": "number", "int": "whole number", "str": "string", "bool": "boolean"}
+_PLAIN_WORDS: Final = {
+    "float": "number",
+    "int": "whole number",
+    "str": "string",
+    "bool": "boolean",
+    "array": "list",
+    "object": "table",
+}
 
 
 class ConfigError(Exception):

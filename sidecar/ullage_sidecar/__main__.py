@@ -166,6 +166,7 @@ def _epilog() -> str:
         default = "" if key.default is None or key.default == () else f" [{key.default}]"
         rows.append(f"  {key.name:<24} {key.description}{default}")
     rows += [f"  engine[].{key.name:<15} {key.description}" for key in keys(EngineEntry)]
+    rows.append("exit status: 0 stopped by a signal, 1 cannot listen, 2 wrong configuration")
     return "\n".join(rows).replace("%", "%%")
 
 

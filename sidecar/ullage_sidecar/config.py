@@ -53,9 +53,10 @@ class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     socket: Annotated[
         str, Meta(description="Unix socket for the plugin's readings: ULLAGE_SOCKET of vLLM.")
     ] = DEFAULT_SOCKET
-    listen: Annotated[str, Meta(description="Where to serve snapshots and metrics: host:port.")] = (
-        "0.0.0.0:9400"
-    )
+    listen: Annotated[
+        str,
+        Meta(description="Where to serve snapshots and metrics: host:port. It is not protected."),
+    ] = "0.0.0.0:9400"
 
 
 def read(path: Path | None, flags: Mapping[str, Any]) -> Config:
@@ -132,6 +133,8 @@ def _checked_engines(entries: tuple[EngineEntry, ...], origin: _Origin) -> tuple
             url, _ = parse_base_url(entry.url)
         except AddressError as error:
             raise origin.fault(f"engine[{index}].url", entry.url, _wanted(error)) from error
+        if url in [other.url for other in checked]:
+            raise origin.fault(f"engine[{index}].url", url, "wanted a URL that no other engine has")
         checked.append(msgspec.structs.replace(entry, url=url))
     return tuple(checked)
 

@@ -1,12 +1,12 @@
 """Asks every server's `/health`, over a new connection each time: does it still accept any?"""
 
 import asyncio
-import os
 from collections.abc import Callable
 from typing import Final
 
 import aiohttp
 
+from ullage_shared.address import why_unreachable
 from ullage_sidecar.core.health import HealthSettings, Probe
 
 PATH: Final = "/health"
@@ -31,8 +31,7 @@ async def probe(client: aiohttp.ClientSession, url: str) -> Probe:
         return Probe("no answer in time", certain=False)
     except aiohttp.ClientConnectorError as error:
         refused = isinstance(error.os_error, ConnectionRefusedError)
-        number = error.os_error.errno
-        return Probe(os.strerror(number) if number else "cannot connect", certain=refused)
+        return Probe(why_unreachable(error.os_error), certain=refused)
     except (aiohttp.ClientError, OSError):
         return Probe("connection lost", certain=False)
 

@@ -146,6 +146,7 @@ class NodeCollector(Collector):
         )
         refused.add_metric(("malformed",), strays.malformed)
         refused.add_metric(("unmatched",), strays.unmatched)
+        refused.add_metric(("rival",), strays.rival)
         refused.add_metric(("before_hello",), strays.early)
         yield refused
         checks = CounterMetricFamily(

@@ -5,6 +5,7 @@ core folds. Nothing here knows sockets, HTTP or clocks.
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -51,6 +52,8 @@ class Strays:
     malformed: int = 0
     unmatched: int = 0
     """Hellos of a name that no `[[engine]]` has."""
+    rival: int = 0
+    """Hellos of a second server that goes by the name of a first."""
     early: int = 0
     """Readings of a sender that has not said hello yet."""
 
@@ -79,7 +82,7 @@ class Node:
         self._speakers: dict[int, Key] = {}
         self._heard: list[tuple[bytes, float]] = []
         self._published: Published | None = None
-        self._seldom = {Hello: Seldom(), DatagramError: Seldom()}
+        self._seldom: defaultdict[str, Seldom] = defaultdict(Seldom)
 
     def hear(self, datagram: bytes, now_s: float) -> None:
         """Take in one datagram of the plugin's. Whatever it holds, nothing is raised.
@@ -127,7 +130,6 @@ class Node:
                 judged,
                 node=self.config.node,
                 url=self.config.engine[self._places[engine.name]].url,
-                now_s=now_s,
                 wall_s=wall_s,
             )
             previous = before.get(fresh.id)
@@ -171,6 +173,8 @@ class Node:
         self._engines[key] = engine
         if engine.hello is hello:
             self._forget_ranks(hello)
+        elif engine.hello is not None:
+            self._name_rivals(engine.hello, hello, now_s)
         if self._speakers.get(hello.sender) != key:
             self._speakers = {
                 sender: key for key, engine in self._engines.items() for sender in engine.senders
@@ -188,9 +192,23 @@ class Node:
             if is_other and (engine.hello is None or key[1] >= hello.data_parallel_size):
                 del self._engines[key]
 
+    def _name_rivals(self, heard: Hello, ignored: Hello, now_s: float) -> None:
+        """A former incarnation that still speaks is another server of the same name."""
+        self.strays.rival += 1
+        if self._seldom["rival"].allows(now_s):
+            _log.warning(
+                line(
+                    "two_servers_of_one_name",
+                    engine=heard.name,
+                    heard_pid=heard.pid,
+                    ignored_pid=ignored.pid,
+                    fix="give each vLLM of this node its own ULLAGE_ENGINE and [[engine]]",
+                )
+            )
+
     def _turn_away(self, hello: Hello, now_s: float) -> None:
         self.strays.unmatched += 1
-        if self._seldom[Hello].allows(now_s):
+        if self._seldom["unmatched"].allows(now_s):
             _log.warning(
                 line(
                     "unmatched",
@@ -203,7 +221,7 @@ class Node:
 
     def _refuse(self, error: DatagramError, now_s: float) -> None:
         self.strays.malformed += 1
-        if self._seldom[DatagramError].allows(now_s):
+        if self._seldom["malformed"].allows(now_s):
             _log.warning(line("malformed", why=error, total=self.strays.malformed))
 
 

@@ -46,7 +46,10 @@ class UllageStatLogger(StatLoggerBase):  # type: ignore[misc]  # vllm is untyped
         self._noted: set[str] = set()
         name = os.environ.get("ULLAGE_ENGINE") or "vllm"
         path = _socket_path(os.environ)
-        if path is None or not _usable(path, name):
+        if path is None:
+            _log.info("Ullage: off: no ULLAGE_SOCKET is set, and no %s is there", DEFAULT_SOCKET)
+            return
+        if not _usable(path, name):
             return
         sender_id = secrets.randbits(64)
         self._sender = Sender(path)
@@ -70,7 +73,7 @@ class UllageStatLogger(StatLoggerBase):  # type: ignore[misc]  # vllm is untyped
             return
         self._encoder = StepEncoder(sender_id)
         _silence_in_forks(self)
-        _log.info("Ullage: engine %d of %r reports to %s", engine_index, name, path)
+        _log.info("Ullage: engine %d of %r is to report to %s", engine_index, name, path)
 
     def record(
         self,

@@ -350,3 +350,7 @@ async def test_killing_a_replica_loses_no_request_that_had_not_begun_to_be_answe
     assert answers[-1][1].replica == "n/a"
     assert (await pair.snapshot("b"))["state"] == "down"
     assert (await pair.snapshot("b"))["capacity_score"] == 0.0
+    await asyncio.sleep(5.0)  # The plugin's last word is stale by now; the sidecar's is not.
+    row = await pair.row("b")
+    assert (row["standing"], row["eligible"]) == ("down", False)
+    assert row["age_s"] < 3.0

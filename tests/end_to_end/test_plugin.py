@@ -306,7 +306,7 @@ class TestOneEngine:
         log = pair.plain.server.log.read_text()
 
         assert log.count("Ullage:") == 1
-        assert "Ullage: engine 0 of 'plain' reports to" in log
+        assert "Ullage: engine 0 of 'plain' is to report to" in log
 
     def test_under_load_99_of_100_steps_arrive_and_tokens_add_up(
         self, pair: Pair, ear_of: Callable[[Told], Ear]

@@ -57,13 +57,8 @@ def test_a_row_says_what_the_router_knows() -> None:
 
 WHY_NOT = [
     (snapshot(A, 0.15), False, "full", "score is not above the floor of 0.15"),
-    (snapshot(A, None), True, "silent", "no fresh score: weighed by this router's own counts"),
-    (
-        snapshot(A, 0.9, age_s=60.0),
-        True,
-        "silent",
-        "no fresh score: weighed by this router's own counts",
-    ),
+    (snapshot(A, None), True, "silent", ""),
+    (snapshot(A, 0.9, age_s=60.0), True, "silent", ""),
     (snapshot(A, 0.9, state=State.DOWN), False, "down", "it is down"),
     (snapshot(A, 0.9, state=State.HUNG), False, "hung", "it is hung"),
     (snapshot(A, 0.9, state=State.RAMPING), True, "eligible", ""),
@@ -74,6 +69,14 @@ WHY_NOT = [
 def test_a_row_says_why_not(heard: Snapshot, eligible: bool, standing: str, why_not: str) -> None:
     shown = row(router_with(heard), A)
     assert (shown["eligible"], shown["standing"], shown["why_not"]) == (eligible, standing, why_not)
+
+
+def test_a_silent_replica_says_whose_silence_it_is() -> None:
+    assert row(router_with(listed=(B,)), B)["reason"] == "no sidecar speaks for it"
+    stale = router_with(snapshot(A, 0.9, age_s=60.0))
+    assert row(stale, A)["reason"] == "its sidecar is silent"
+    unknown = router_with(snapshot(A, None, reason="its plugin is silent"))
+    assert row(unknown, A)["reason"] == "its plugin is silent"
 
 
 def test_a_replica_set_aside_says_so() -> None:

@@ -71,7 +71,7 @@ WRONG = {
     "[limits]\nmax_head_bytes = 10": ("limits.max_head_bytes", "10", "whole number >= 1024"),
     "[limits]\nmax_body_bytes = 1.5": ("limits.max_body_bytes", "1.5", "whole number"),
     "[limits]\nidle_upstream_s = 'long'": ("limits.idle_upstream_s", "'long'", "number"),
-    "replicas = 'http://a:1'": ("replicas", "'http://a:1'", "array"),
+    "replicas = 'http://a:1'": ("replicas", "'http://a:1'", "list"),
     "replicas = [5]": ("replicas[0]", "5", "string"),
     "listen = 8080": ("listen", "8080", "string"),
     "listen = 'nonsense'": ("listen", "'nonsense'", "host:port"),

@@ -153,7 +153,7 @@ async def test_another_status_changes_nothing_and_is_reported(status: int) -> No
         sidecar.status = status
         async with feeding(router, sidecar.url) as (feed,):
             await eventually(lambda: feed.polls[Poll.STATUS] >= 2)
-            assert feed.problem == f"answered {status}"
+            assert feed.problem == f"/v1/snapshots answered {status}: is it a sidecar?"
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "unheard-of"])

@@ -1,8 +1,16 @@
 """Addresses as operators write them."""
 
+import socket
+
 import pytest
 
-from ullage_shared.address import Address, AddressError, parse_base_url, parse_listen
+from ullage_shared.address import (
+    Address,
+    AddressError,
+    parse_base_url,
+    parse_listen,
+    why_unreachable,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,3 +67,16 @@ def test_what_is_no_base_url_is_repeated_in_the_error(text):
 def test_an_address_is_written_as_in_a_url():
     assert str(Address("::1", 80)) == "[::1]:80"
     assert str(Address("a", 80)) == "a:80"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9)"), "Connection refused"),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (OSError("no route"), "no route"),
+        (OSError(), "OSError"),
+    ],
+)
+def test_a_failed_connection_is_told_in_the_systems_words(error, words):
+    assert why_unreachable(error) == words

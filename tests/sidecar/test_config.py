@@ -76,6 +76,10 @@ def test_every_table_is_read(tmp_path):
     [
         ("", "engine = []: wanted at least one [[engine]], or --engine [NAME=]URL"),
         ("[[engine]]\nname = 'a'", "engine[0].url: is missing"),
+        (
+            "[[engine]]\nurl = 'http://g:1'\n[[engine]]\nname = 'b'\nurl = 'http://G:1/'",
+            "engine[1].url = 'http://g:1': wanted a URL that no other engine has",
+        ),
         ("[[engine]]\nurl = 'gpu:8000'", "engine[0].url = 'gpu:8000': wanted http://host:port"),
         ("[[engine]]\nurl = 'https://g'", "engine[0].url = 'https://g': wanted http://host:port"),
         (

@@ -151,11 +151,24 @@ def test_a_probe_concerns_every_engine_of_its_server_and_no_other(node):
     assert (node.probes["b"].asked, node.probes["b"].failed) == (2, 1)
 
 
+def test_two_servers_of_one_name_are_named_and_the_younger_is_heard(node, caplog):
+    young = replace(HELLO, sender=2, boot_id="boot-2", pid=22, started_s=T)
+    for second in range(3):
+        node.hear(encode_hello(HELLO), T + second)
+        node.hear(encode_hello(young), T + second + 0.5)
+        published(node, T + second + 0.6)
+    assert node.strays.rival == 2
+    (warning,) = [m for m in caplog.messages if m.startswith("two_servers_of_one_name")]
+    assert "heard_pid=22 ignored_pid=11" in warning
+    assert "ULLAGE_ENGINE" in warning
+
+
 def test_what_is_folded_late_counts_as_of_its_arrival(node):
     """Silence is measured from when the hello came, not from when it was looked at."""
     node.hear(encode_hello(HELLO), T)
     node.hear(step(1, 5, T), T)
-    assert published(node, T + 4.0).replicas[0].age_s == 4.0
+    assert "silent" not in published(node, T + 2.9).replicas[0].reason
+    assert "silent" in published(node, T + 3.1).replicas[0].reason
 
 
 def test_a_probe_does_not_overtake_what_was_heard_before_it(node):

@@ -32,8 +32,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             gt=0.0,
             le=3600.0,
-            description="Age, in seconds, from which a snapshot no longer vouches for its replica: "
-            "the router goes by its own counts. Higher trusts an old picture for longer.",
+            description="Silence of a sidecar, in seconds, after which its snapshots no longer "
+            "vouch: the router goes by its own counts. Higher trusts an old picture for longer.",
         ),
     ] = 3.0
     set_aside_s: Annotated[

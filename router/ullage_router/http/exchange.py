@@ -27,6 +27,7 @@ from ullage_router.http.message import (
 from ullage_router.http.response import Head, ResponseReader
 from ullage_router.http.upstream import Failure, Upstream
 from ullage_router.tally import Tally
+from ullage_shared.address import why_unreachable
 
 if TYPE_CHECKING:
     from ullage_router.http.downstream import Downstream
@@ -103,7 +104,7 @@ class Exchange:
             self.broken(Failure.CONNECT, "no connection in time")
         except OSError as error:
             self._connecting = None
-            self.broken(Failure.CONNECT, error.strerror or str(error))
+            self.broken(Failure.CONNECT, why_unreachable(error))
         else:
             self._connecting = None
             self._send(upstream)

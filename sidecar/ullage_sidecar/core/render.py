@@ -1,8 +1,8 @@
 """From a judgement to the snapshot on the wire.
 
 `seq` is the instant of the last change in milliseconds of the node's monotonic clock, and at least
-one more than before: it grows with every change, and over restarts of the sidecar too. Ages and
-`ts` are no change.
+one more than before: it grows with every change, and over restarts of the sidecar too. `ts` is no
+change.
 """
 
 from typing import Final
@@ -39,9 +39,7 @@ def free_blocks(engine: Engine, judged: Assessment) -> int | None:
     return min(usable, round(free * usable))
 
 
-def render(
-    engine: Engine, judged: Assessment, *, node: str, url: str, now_s: float, wall_s: float
-) -> Snapshot:
+def render(engine: Engine, judged: Assessment, *, node: str, url: str, wall_s: float) -> Snapshot:
     """One replica's snapshot, its `seq` still 0: see `sequenced`."""
     hello, signals, levels = engine.hello, engine.signals, judged.levels
     known = None if judged.silent else signals
@@ -65,17 +63,17 @@ def render(
         exhaustion_s=_rounded(levels.exhaustion_s, 1),
         boot_id=hello.boot_id if hello else UNHEARD,
         seq=0,
-        age_s=round(engine.age_s(now_s), 3),
+        age_s=0.0,
         ts=round(wall_s, 3),
     )
 
 
 def sequenced(fresh: Snapshot, last: Snapshot | None, now_s: float) -> Snapshot:
-    """Give a fresh snapshot its `seq`: the last one's, unless anything but ages differs."""
+    """Give a fresh snapshot its `seq`: the last one's, unless anything but `ts` differs."""
     now_ms = max(0, int(now_s * 1000.0))
     if last is None or last.boot_id != fresh.boot_id:
         return msgspec.structs.replace(fresh, seq=now_ms)
-    same = msgspec.structs.replace(fresh, seq=last.seq, age_s=last.age_s, ts=last.ts) == last
+    same = msgspec.structs.replace(fresh, seq=last.seq, ts=last.ts) == last
     seq = last.seq if same else max(now_ms, last.seq + 1)
     return msgspec.structs.replace(fresh, seq=seq)
 

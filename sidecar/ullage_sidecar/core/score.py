@@ -23,12 +23,19 @@ class ScoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Table `[score]`. The three weights sum to 1."""
 
     free_weight: Annotated[
-        Weight, Meta(description="Weight of the free KV blocks; raise it for long prompts.")
+        Weight,
+        Meta(
+            description="Weight of the free KV blocks, 0..1; raise it for long prompts. "
+            "The three weights sum to 1."
+        ),
     ] = 0.5
     running_weight: Annotated[
-        Weight, Meta(description="Weight of the free sequence slots; raise it for short prompts.")
+        Weight,
+        Meta(description="Weight of the free sequence slots, 0..1; raise it for short prompts."),
     ] = 0.3
-    waiting_weight: Annotated[Weight, Meta(description="Weight of the empty waiting queue.")] = 0.2
+    waiting_weight: Annotated[
+        Weight, Meta(description="Weight of the empty waiting queue, 0..1.")
+    ] = 0.2
     max_waiting: Annotated[
         float,
         Meta(gt=0.0, le=1e6, description="Waiting requests at which the queue's term reaches 0."),

@@ -74,7 +74,7 @@ def test_no_history_raises_or_yields_an_unsound_snapshot(history, settings):
         now_s += later_s
         engine = fold(engine, event, now_s)
         judged = assess(engine, settings, now_s)
-        fresh = render(engine, judged, node="n", url="http://x:1", now_s=now_s, wall_s=1.7e9)
+        fresh = render(engine, judged, node="n", url="http://x:1", wall_s=1.7e9)
         snapshot = sequenced(fresh, last, now_s)
         document = Document(schema=SCHEMA, node="n", replicas=(snapshot,))
         assert decode(encode(document)) == (document, ())

@@ -54,7 +54,9 @@ def test_it_is_inert_unless_a_sidecar_is_expected(
     plugin: ModuleType,
     vllm_config: SimpleNamespace,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO")
     monkeypatch.setattr(plugin, "DEFAULT_SOCKET", default)
     if setting is None:
         monkeypatch.delenv("ULLAGE_SOCKET")
@@ -68,6 +70,7 @@ def test_it_is_inert_unless_a_sidecar_is_expected(
 
     assert not hearts()
     assert open_files() == before
+    assert "off" in caplog.text
 
 
 def test_a_default_socket_that_exists_switches_it_on(
