@@ -8,6 +8,7 @@ import tables
 
 import ullage_router.__main__
 import ullage_sidecar.__main__
+import ullage_sidecar.config
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -44,3 +45,16 @@ def test_the_makefile_has_the_targets_that_the_readme_names():
     makefile = (README.parent / "Makefile").read_text(encoding="utf-8")
     assert named
     assert named <= set(re.findall(r"^([a-z-]+):", makefile, re.M))
+
+
+def test_every_configuration_in_the_readme_is_accepted(tmp_path):
+    blocks = re.findall(r"```toml\n# (router|sidecar)\.toml\n(.*?)```", README.read_text(), re.S)
+    assert {command for command, _ in blocks} == {"router", "sidecar"}
+    for command, text in blocks:
+        file = tmp_path / f"{command}.toml"
+        file.write_text(text)
+        if command == "router":
+            arguments = ullage_router.__main__.parser().parse_args(["--config", str(file)])
+            assert ullage_router.__main__.configure(arguments).sidecars
+        else:
+            assert ullage_sidecar.config.read(file, {}).engine
