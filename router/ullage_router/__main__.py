@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import logging
 import random
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from ullage_shared.config import ConfigError, keys, load
 from ullage_shared.log import line
 
 _log: Final = logging.getLogger("ullage.router")
+_ADMIN_CLOSE_S: Final = 1.0
 VERSION: Final = version("ullage")
 _LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -76,7 +78,9 @@ def _epilog() -> str:
 def configure(arguments: argparse.Namespace) -> Config:
     """File and flags, checked. Raises `ConfigError`."""
     names = ("listen", "admin", "replicas", "sidecars")
-    given: dict[str, Any] = {n: getattr(arguments, n) for n in names if getattr(arguments, n)}
+    given: dict[str, Any] = {
+        name: value for name in names if (value := getattr(arguments, name)) is not None
+    }
     config = load(Config, arguments.config, given)
     file = str(arguments.config or "command line")
     for key, read, values in (
@@ -89,7 +93,7 @@ def configure(arguments: argparse.Namespace) -> Config:
             try:
                 read(value)
             except AddressError as error:
-                origin = f"--{key}" if key in given else file
+                origin = f"--{key.rstrip('s')}" if key in given else file
                 raise ConfigError(f"{key} = {error} ({origin})") from error
     if not config.replicas and not config.sidecars:
         raise ConfigError(f"replicas, sidecars: at least one must be named ({file})")
@@ -98,6 +102,7 @@ def configure(arguments: argparse.Namespace) -> Config:
 
 async def serve(config: Config) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit status."""
+    _allow_many_descriptors()
     loop = asyncio.get_running_loop()
     rng = random.Random()
     router = Router(fleet_of(config.replicas), config.choose, rng)
@@ -108,7 +113,9 @@ async def serve(config: Config) -> int:
         feeds = {url: SidecarFeed(router, session, url) for url in urls}
         registry = CollectorRegistry()
         registry.register(RouterCollector(router, proxy, feeds))
-        runner = web.AppRunner(admin_app(router, feeds, registry), access_log=None)
+        runner = web.AppRunner(
+            admin_app(router, feeds, registry), access_log=None, shutdown_timeout=_ADMIN_CLOSE_S
+        )
         await runner.setup()
         admin, listen = parse_listen(config.admin), parse_listen(config.listen)
         try:
@@ -146,6 +153,12 @@ async def serve(config: Config) -> int:
         await runner.cleanup()
     _log.info(line("stopped"))
     return 0
+
+
+def _allow_many_descriptors() -> None:
+    """Every request holds two connections: take as many descriptors as the system allows."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _say_if_broken(task: asyncio.Task[None]) -> None:

@@ -17,12 +17,11 @@ import aiohttp
 from ullage_router.core.fleet import hear, vouch
 from ullage_router.router import Router
 from ullage_shared import snapshot
-from ullage_shared.address import why_unreachable
 from ullage_shared.log import line
+from ullage_shared.peer import TooLargeError, read_limited, why_unreachable
 
 _log: Final = logging.getLogger("ullage.router")
 _TIMEOUT_S: Final = 1.0
-_MOST_BYTES: Final = 16 * 1024 * 1024
 
 
 class Poll(StrEnum):
@@ -69,32 +68,33 @@ class SidecarFeed:
             async with self._session.get(
                 self._sidecar + snapshot.PATH,
                 headers=headers,
+                allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
             ) as answer:
                 if answer.status == 304 and self._etag:
                     self._router.fleet = vouch(
                         self._router.fleet, self._sidecar, self._router.now_s()
                     )
-                    return Poll.UNCHANGED, ""
+                    return Poll.UNCHANGED, "; ".join(self.faults)
                 if answer.status != 200:
                     return (
                         Poll.STATUS,
                         f"{snapshot.PATH} answered {answer.status}: is it a sidecar?",
                     )
-                body = await _read(answer.content)
+                body = await read_limited(answer.content)
                 etag = answer.headers.get("ETag", "")
         except TimeoutError:
             return Poll.TIMEOUT, f"no answer within {_TIMEOUT_S} s"
         except aiohttp.ClientConnectorError as error:
             return Poll.UNREACHABLE, why_unreachable(error.os_error)
-        except (aiohttp.ClientError, OSError) as error:
-            return Poll.UNREACHABLE, str(error) or type(error).__name__
+        except TooLargeError as error:
+            return Poll.INVALID, str(error)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return Poll.UNREACHABLE, _ascii(str(error)) or type(error).__name__
         return self._take_in(body, etag)
 
     def _take_in(self, body: bytes, etag: str) -> tuple[Poll, str]:
         self._etag = ""
-        if len(body) > _MOST_BYTES:
-            return Poll.INVALID, f"its document is larger than {_MOST_BYTES} bytes"
         try:
             document, faults = snapshot.decode(body)
         except snapshot.SnapshotError as error:
@@ -102,7 +102,8 @@ class SidecarFeed:
         router = self._router
         router.fleet, more = hear(router.fleet, self._sidecar, document, router.now_s())
         self.faults = faults + more
-        self._etag = etag
+        # What was not taken in must be sent again: "unchanged" would vouch for something else.
+        self._etag = etag if not more and etag.isascii() and etag.isprintable() else ""
         return Poll.NEW, "; ".join(self.faults)
 
     def _report(self, problem: str) -> None:
@@ -113,11 +114,6 @@ class SidecarFeed:
         self.problem = problem
 
 
-async def _read(content: aiohttp.StreamReader) -> bytes:
-    """The whole body; of one that is too large, enough to tell."""
-    body = bytearray()
-    async for piece in content.iter_any():
-        body += piece
-        if len(body) > _MOST_BYTES:
-            break
-    return bytes(body)
+def _ascii(text: str) -> str:
+    """Words that came from a peer, fit for a log and a page."""
+    return text.encode("ascii", "backslashreplace").decode()

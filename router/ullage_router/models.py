@@ -14,6 +14,7 @@ import orjson
 from ullage_router.core.fleet import learn_models
 from ullage_router.router import Router
 from ullage_shared.log import line
+from ullage_shared.peer import read_limited
 
 _log: Final = logging.getLogger("ullage.router")
 _TIMEOUT_S: Final = 2.0
@@ -51,13 +52,16 @@ class Models:
     async def _ask(self, url: str) -> bool:
         try:
             async with self._session.get(
-                f"{url}/v1/models", timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)
+                f"{url}/v1/models",
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
             ) as answer:
                 if answer.status != 200:
                     self._say_once(url, answer.status)
                     return 400 <= answer.status < 500  # It will not say: no use in asking soon.
-                cards = orjson.loads(await answer.read())["data"]
+                cards = orjson.loads(await read_limited(answer.content))["data"]
             names = frozenset(card["id"] for card in cards)
+            orjson.dumps(cards)  # What can be read too deep to be written again is no list.
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, TypeError, KeyError):
             return False
         if not all(isinstance(name, str) for name in names):

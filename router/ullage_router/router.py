@@ -51,7 +51,7 @@ class Router:
         self.tallies: dict[str, Tally] = {}
         """By replica key; a replica that leaves takes its tally along."""
         self._rng = rng
-        self._unreachable: set[str] = set()
+        self._failing: set[str] = set()
         self._fleet = fleet
 
     @property
@@ -67,7 +67,7 @@ class Router:
             for key in self._fleet.replicas.keys() - fleet.replicas.keys():
                 _log.info(line("replica_left", replica=key))
                 self.tallies.pop(key, None)
-                self._unreachable.discard(key)
+                self._failing.discard(key)
         self._fleet = fleet
 
     def choose(self, body: bytes, tried: Collection[str] = ()) -> Decision:
@@ -96,20 +96,19 @@ class Router:
         return self.in_flight.hold(replica.key), tally
 
     def failed(self, replica: Replica, failure: str, problem: str) -> None:
-        """`replica` gave no answer. One that cannot even be reached is left out for a moment."""
+        """`replica` gave no answer: it is left out for a moment."""
         self.tally(replica).failures[failure] += 1
         now_s = self.now_s()
-        if failure == "connect":
-            if replica.key not in self._unreachable:
-                self._unreachable.add(replica.key)
-                _log.warning(line("replica_unreachable", replica=replica.id, why=problem))
-            self._fleet = set_aside(self._fleet, replica.key, now_s + self.policy.set_aside_s)
+        if replica.key in self._fleet.replicas and replica.key not in self._failing:
+            self._failing.add(replica.key)
+            _log.warning(line("replica_failing", replica=replica.id, how=failure, why=problem))
+        self._fleet = set_aside(self._fleet, replica.key, now_s + self.policy.set_aside_s)
 
     def answered(self, replica: Replica) -> None:
         """`replica` gave a whole answer, whatever it said."""
-        if replica.key in self._unreachable:
-            self._unreachable.remove(replica.key)
-            _log.info(line("replica_reachable", replica=replica.id))
+        if replica.key in self._failing:
+            self._failing.remove(replica.key)
+            _log.info(line("replica_answers", replica=replica.id))
 
     def tally(self, replica: Replica) -> Tally:
         """The counts of `replica`."""

@@ -3,7 +3,6 @@
 An IPv6 address stands in brackets, as in a URL: `[::1]:9400`.
 """
 
-import os
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -28,6 +27,7 @@ def parse_listen(text: str) -> Address:
     try:
         parts = urlsplit(f"//{text}")
         port = parts.port
+        _check_host(parts.hostname)
     except ValueError as error:
         raise AddressError(f"{text!r}: {error}; wanted host:port") from error
     if port is None or parts.path or parts.query or parts.fragment or parts.username is not None:
@@ -43,6 +43,7 @@ def parse_base_url(text: str) -> tuple[str, Address]:
     try:
         parts = urlsplit(text)
         port = parts.port
+        _check_host(parts.hostname)
     except ValueError as error:
         raise AddressError(f"{text!r}: {error}; wanted http://host:port") from error
     if parts.scheme != "http" or not parts.hostname:
@@ -53,12 +54,10 @@ def parse_base_url(text: str) -> tuple[str, Address]:
     return f"http://{address}", address
 
 
-def why_unreachable(error: OSError) -> str:
-    """The system's words for a failed connection: `Connection refused`, `Name not known`, …
-
-    Event loops put their own words in `strerror`; names that do not resolve have numbers below 0,
-    which the system has no words for.
-    """
-    if error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
-    return error.strerror or str(error) or type(error).__name__
+def _check_host(host: str | None) -> None:
+    """Raise `ValueError` for what no resolver takes: empty labels, labels of more than 63 bytes."""
+    if host and ":" not in host:
+        try:
+            host.encode("idna")
+        except UnicodeError as error:
+            raise ValueError(f"{host!r} is no host name") from error

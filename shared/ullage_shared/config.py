@@ -39,7 +39,7 @@ def load(kind: type[Config], path: Path | None, flags: Mapping[str, Any]) -> Con
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:
             raise ConfigError(f"{path}: not TOML: {error}") from error
     try:
         return msgspec.convert({**values, **flags}, kind)
@@ -50,14 +50,16 @@ def load(kind: type[Config], path: Path | None, flags: Mapping[str, Any]) -> Con
 def _explain(problem: str, values: Any, path: Path | None, flags: Mapping[str, Any]) -> str:
     """Say a `msgspec.ValidationError` in an operator's words."""
     what, _, where = problem.partition(" - at `$")
-    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what)
+    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what, re.DOTALL)
     missing = re.fullmatch(r"Object missing required field `(.*)`", what)
     steps = re.findall(r"\.(\w+)|\[(\d+)\]", where.rstrip("`"))
     key = where.rstrip("`").lstrip(".")
     top = steps[0][0] if steps else ""
     origin = f"--{top.replace('_', '-')}" if top in flags else str(path or "defaults")
     if unknown or missing:
-        name = ".".join(filter(None, (key, (unknown or missing or [""])[1])))
+        field = (unknown or missing or [""])[1]
+        shown = field if field.isprintable() else ascii(field)
+        name = ".".join(filter(None, (key, shown)))
         return f"{name}: {'no such key' if unknown else 'is missing'} ({origin})"
     for name, index in steps:
         values = values[name] if name else values[int(index)]

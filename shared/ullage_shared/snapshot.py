@@ -20,7 +20,7 @@ SCHEMA: Final = 1
 PATH: Final = "/v1/snapshots"
 
 Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e12)]
 Name = Annotated[str, Meta(min_length=1, max_length=1024)]
 

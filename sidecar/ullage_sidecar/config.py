@@ -6,6 +6,7 @@ url = "http://gpu-03:8000"     # where routers reach it; /health is asked there 
 """
 
 import math
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -111,7 +112,7 @@ def _check_sums(config: Config, origin: _Origin) -> None:
 
 
 def _check_places(config: Config, origin: _Origin) -> None:
-    path_bytes = len(config.socket.encode())
+    path_bytes = len(os.fsencode(config.socket))
     if not 0 < path_bytes <= SOCKET_PATH_BYTES or "\0" in config.socket:
         wanted = f"wanted a path of 1 to {SOCKET_PATH_BYTES} bytes"
         raise origin.fault("socket", config.socket, wanted)

@@ -6,7 +6,7 @@ from typing import Final
 
 import aiohttp
 
-from ullage_shared.address import why_unreachable
+from ullage_shared.peer import why_unreachable
 from ullage_sidecar.core.health import HealthSettings, Probe
 
 PATH: Final = "/health"

@@ -155,10 +155,11 @@ class Node:
 
     def _hear_reading(self, reading: Reading, now_s: float) -> None:
         key = self._speakers.get(reading.sender)
-        if key is None:
+        engine = self._engines.get(key) if key else None
+        if key is None or engine is None:  # It has not said hello, or its rank is gone.
             self.strays.early += 1
             return
-        self._engines[key] = fold(self._engines[key], reading, now_s)
+        self._engines[key] = fold(engine, reading, now_s)
 
     def _hear_hello(self, hello: Hello, now_s: float) -> None:
         if hello.name not in self._places:

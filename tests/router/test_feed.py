@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from data_plane import eventually
-from scripted_backend import Backend, Call, refusing_url
+from scripted_backend import Backend, Call, answering, refusing_url, response
 from sidecar_stand_in import SidecarStandIn
 from snapshots import document, snapshot
 from ullage_router.admin import replicas_page
@@ -154,6 +154,36 @@ async def test_another_status_changes_nothing_and_is_reported(status: int) -> No
         async with feeding(router, sidecar.url) as (feed,):
             await eventually(lambda: feed.polls[Poll.STATUS] >= 2)
             assert feed.problem == f"/v1/snapshots answered {status}: is it a sidecar?"
+
+
+@pytest.mark.parametrize("etag", [b'"a\x7fb"', b'"a\tb"', b'"\xe4"'])
+async def test_an_etag_that_cannot_be_sent_back_ends_no_loop(etag: bytes) -> None:
+    router = new_router()
+    answer = response(encode(document(snapshot(A, 0.9))), headers=[(b"ETag", etag)])
+    async with Backend(answering(answer)) as sidecar, feeding(router, sidecar.url) as (feed,):
+        await eventually(lambda: feed.polls[Poll.NEW] >= 3)
+
+
+@pytest.mark.parametrize("target", ["http://a..b/", "http://" + "x" * 70, "/elsewhere"])
+async def test_a_redirect_is_not_followed(target: str) -> None:
+    router = new_router()
+    async with SidecarStandIn(b"") as sidecar:
+        sidecar.status, sidecar.headers = 302, {"Location": target}
+        async with feeding(router, sidecar.url) as (feed,):
+            await eventually(lambda: feed.polls[Poll.STATUS] >= 2)
+
+
+async def test_what_was_not_taken_in_is_asked_for_again_not_vouched_for() -> None:
+    router = new_router()
+    async with (
+        SidecarStandIn(document(snapshot(A, 0.9, seq=10, state=State.DOWN))) as sidecar,
+        feeding(router, sidecar.url) as (feed,),
+    ):
+        await eventually(lambda: feed.polls[Poll.NEW])
+        sidecar.published = document(snapshot(A, 0.9, seq=5))
+        await eventually(lambda: "seq 5 is older than 10" in feed.problem)
+        seen = feed.polls[Poll.NEW]
+        await eventually(lambda: feed.polls[Poll.NEW] > seen + 2)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "unheard-of"])

@@ -23,8 +23,8 @@ def test_a_replica_that_cannot_be_reached_is_logged_when_it_begins_and_when_it_e
         router.answered(replica)
         router.answered(replica)
     assert [line.partition(" replica=")[0] for line in caplog.messages] == [
-        "replica_unreachable",
-        "replica_reachable",
+        "replica_failing",
+        "replica_answers",
     ]
 
 

@@ -151,6 +151,17 @@ def test_a_probe_concerns_every_engine_of_its_server_and_no_other(node):
     assert (node.probes["b"].asked, node.probes["b"].failed) == (2, 1)
 
 
+def test_a_rank_that_is_gone_may_still_speak(node):
+    """An elastic server that shrinks: its last rank's logger beats once more."""
+    ranks = [replace(HELLO, sender=n + 1, engine_index=n, data_parallel_size=4) for n in range(4)]
+    for hello in ranks:
+        node.hear(encode_hello(hello), T)
+    node.hear(encode_hello(replace(ranks[0], data_parallel_size=1)), T + 1.0)
+    node.hear(step(4, 1, T + 1.0), T + 1.0)
+    assert ids(node, T + 1.0) == ["gpu-03/b", "gpu-03/a"]
+    assert node.strays.early == 1
+
+
 def test_two_servers_of_one_name_are_named_and_the_younger_is_heard(node, caplog):
     young = replace(HELLO, sender=2, boot_id="boot-2", pid=22, started_s=T)
     for second in range(3):

@@ -4,6 +4,7 @@ Rules
 * A listed replica stays in the fleet, heard of or not. One that only a sidecar publishes leaves
   when that sidecar's document no longer names it; a sidecar that falls silent removes nothing.
 * Within one `boot_id` an older `seq` never replaces a newer one.
+* A replica has one sidecar: another that names it is heard once the first is silent for `OWNED_S`.
 * Ages are counted on this router's clock: `age_s` as sent, plus the time since receipt.
 * A server with several data-parallel ranks is several replicas at one URL. They take the place of
   the listed URL as soon as they are published.
@@ -13,9 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Final
 
 from ullage_shared.address import Address, AddressError, parse_base_url
 from ullage_shared.snapshot import Document, Snapshot
+
+OWNED_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,9 @@ def hear(
             faults.append(f"replica {snapshot.id}: {replica.key} is published twice")
             continue
         known = fleet.replicas.get(replica.key, replica)
-        heard[replica.key] = _newer(known, snapshot, source, now_s)
+        heard[replica.key], fault = _newer(known, snapshot, source, now_s)
+        if fault:
+            faults.append(f"replica {snapshot.id}: {fault}")
     kept = {
         key: replica
         for key, replica in fleet.replicas.items()
@@ -143,13 +149,16 @@ def set_aside(fleet: Fleet, key: str, until_s: float) -> Fleet:
     return replace(fleet, replicas=MappingProxyType({**fleet.replicas, key: aside}))
 
 
-def _newer(known: Replica, snapshot: Snapshot, source: str, now_s: float) -> Replica:
+def _newer(known: Replica, snapshot: Snapshot, source: str, now_s: float) -> tuple[Replica, str]:
+    """What is known after this snapshot, and why that is not the snapshot itself."""
     last = known.snapshot
+    if known.source not in (None, source) and now_s - known.received_s <= OWNED_S:
+        return known, f"{known.source} speaks for {known.key}"
     same = last is None or last.boot_id == snapshot.boot_id
     if last is not None and same and snapshot.seq < last.seq:
-        return known
+        return known, f"seq {snapshot.seq} is older than {last.seq}"
     learned = known.learned and same
-    return replace(
+    newer = replace(
         known,
         snapshot=snapshot,
         received_s=now_s,
@@ -157,6 +166,7 @@ def _newer(known: Replica, snapshot: Snapshot, source: str, now_s: float) -> Rep
         models=known.models if learned else frozenset(snapshot.models),
         learned=learned,
     )
+    return newer, ""
 
 
 def _fleet(replicas: Mapping[str, Replica], listed: frozenset[str]) -> Fleet:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from ullage_router.http.errors import Refusal
 from ullage_router.http.exchange import Exchange
+from ullage_router.http.keepalive import keep_alive
 from ullage_router.http.message import Request, whole_response
 from ullage_router.http.request import CONTINUE, RequestReader
 
@@ -86,6 +87,7 @@ class Downstream(asyncio.Protocol):
             max_body_bytes=limits.max_body_bytes,
         )
         self._proxy.clients.add(self)
+        keep_alive(transport)
 
     def data_received(self, data: bytes) -> None:
         """A piece of one request, or of several."""

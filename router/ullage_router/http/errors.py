@@ -46,6 +46,11 @@ UNKNOWN_CODING: Final = Refusal(
 )
 
 
+OVERLOADED: Final = Refusal(
+    503, "router_overloaded", "The router has no descriptors left. Try again in a moment.", 1
+)
+
+
 def head_too_large(limit_bytes: int) -> Refusal:
     """The client's fault: its headers."""
     return Refusal(

@@ -2,20 +2,21 @@
 
 Rules
 * A second replica is tried only before the first byte reaches the client, and never a third.
-* A connection that was reused and closed without an answer proves nothing about the replica (it
-  may have been closed as idle just then): the request goes there once more, on a new connection.
+* A connection that was reused and closed at once proves nothing about the replica (it may have been
+  closed as idle just then): the request goes there once more, on a new connection.
 * The in-flight count is held from the decision to the last byte, whatever the end.
 * A client that has gone ends the exchange at once, so that vLLM stops generating.
 """
 
 import asyncio
+import errno
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from ullage_router.core.decide import Why
 from ullage_router.core.fleet import Replica
 from ullage_router.core.inflight import Hold
-from ullage_router.http.errors import Refusal, refused, replica_failed
+from ullage_router.http.errors import OVERLOADED, Refusal, refused, replica_failed
 from ullage_router.http.message import (
     Header,
     Request,
@@ -27,13 +28,15 @@ from ullage_router.http.message import (
 from ullage_router.http.response import Head, ResponseReader
 from ullage_router.http.upstream import Failure, Upstream
 from ullage_router.tally import Tally
-from ullage_shared.address import why_unreachable
+from ullage_shared.peer import why_unreachable
 
 if TYPE_CHECKING:
     from ullage_router.http.downstream import Downstream
     from ullage_router.http.proxy import Proxy
 
 _MOST_REPLICAS: Final = 2
+_IDLE_CLOSE_S: Final = 0.25
+_OUR_WANT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _CHUNKING: Final = frozenset({b"transfer-encoding"})
 _NOTHING: Final[frozenset[bytes]] = frozenset()
 
@@ -104,7 +107,11 @@ class Exchange:
             self.broken(Failure.CONNECT, "no connection in time")
         except OSError as error:
             self._connecting = None
-            self.broken(Failure.CONNECT, why_unreachable(error))
+            if error.errno in _OUR_WANT:
+                self._proxy.out_of_descriptors(error)
+                self._refuse(OVERLOADED)
+            else:
+                self.broken(Failure.CONNECT, why_unreachable(error))
         else:
             self._connecting = None
             self._send(upstream)
@@ -114,6 +121,7 @@ class Exchange:
         request = self._request
         head = request_head(request, self._id, str(self._replica.address), self._replica.dp_rank)
         reader = ResponseReader(bodiless=request.method == b"HEAD", dechunk=request.http_1_0)
+        self._sent_s = perf_counter()
         upstream.send(self, reader, head, request.body)
         if self._client.slow:
             upstream.pause()
@@ -175,7 +183,7 @@ class Exchange:
         if self._status:
             self._tally.cut += 1
             self._client.cut(reset=self._cut_needs_reset)
-        elif upstream is not None and upstream.reused and failure is Failure.CLOSED:
+        elif failure is Failure.CLOSED and upstream is not None and self._was_idle(upstream):
             self._dispatch(None)
         else:
             self._proxy.router.failed(self._replica, failure, problem)
@@ -184,6 +192,9 @@ class Exchange:
                 self.start()
             else:
                 self._refuse(self._failure)
+
+    def _was_idle(self, upstream: Upstream) -> bool:
+        return upstream.reused and perf_counter() - self._sent_s < _IDLE_CLOSE_S
 
     def _refuse(self, refusal: Refusal) -> None:
         self._let_go()

@@ -12,7 +12,8 @@ from ullage_router.http.downstream import Downstream
 from ullage_router.http.pool import Pool
 from ullage_router.router import Router
 from ullage_shared.address import Address
-from ullage_shared.log import line
+from ullage_shared.log import Seldom, line
+from ullage_shared.peer import why_unreachable
 
 _log: Final = logging.getLogger("ullage.router")
 _BACKLOG: Final = 4096
@@ -40,11 +41,19 @@ class Proxy:
         """Open client connections."""
         self._all_gone = asyncio.Event()
         self._rng = rng
+        self._seldom = Seldom()
         self._server: asyncio.Server | None = None
 
     def new_request_id(self) -> bytes:
         """An `X-Request-Id` for a request that brings none: 128 random bits."""
         return b"%032x" % self._rng.getrandbits(128)
+
+    def out_of_descriptors(self, error: OSError) -> None:
+        """The router's own limit was hit, not a replica's."""
+        if self._seldom.allows(self.loop.time()):
+            _log.error(
+                line("out_of_descriptors", why=why_unreachable(error), fix="raise ulimit -n")
+            )
 
     def client_left(self, client: Downstream) -> None:
         """A client connection is gone."""

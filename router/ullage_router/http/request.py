@@ -19,6 +19,7 @@ from ullage_router.http.errors import (
 from ullage_router.http.message import Header, Request
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_MOST_PIECES: Final = 64
 _VERSIONS: Final = ("1.0", "1.1")
 
 
@@ -76,7 +77,10 @@ class RequestReader:
         lines = [b"%s %s HTTP/%s" % (method, self._target, self._version.encode())]
         lines += [b"%s: %s" % (n, v) for n, v in self._headers if n.lower() != b"upgrade"]
         self._parser = httptools.HttpRequestParser(self)
-        self._parser.feed_data(b"\r\n".join(lines) + b"\r\n\r\n")
+        try:
+            self._parser.feed_data(b"\r\n".join(lines) + b"\r\n\r\n")
+        except httptools.HttpParserError:
+            self._refuse(NOT_HTTP)
 
     def _refuse(self, refusal: Refusal) -> None:
         self.refusal = self.refusal or refusal
@@ -87,7 +91,8 @@ class RequestReader:
         """A request begins."""
         self._target = b""
         self._headers: list[Header] = []
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | bytearray] = []
+        self._rest = bytearray()
         self._head_bytes = 0
         self._body_bytes = 0
         self._head_whole = False
@@ -136,20 +141,27 @@ class RequestReader:
         if self._body_bytes > self._max_body_bytes:
             self._refuse(body_too_large(self._max_body_bytes))
         elif self.refusal is None:
+            self._keep(piece)
+
+    def _keep(self, piece: bytes) -> None:
+        """Add a piece. Very small ones would weigh many times their size, so they are joined."""
+        if len(self._pieces) < _MOST_PIECES:
             self._pieces.append(piece)
+        else:
+            self._rest += piece
 
     def on_message_complete(self) -> None:
         """The request is whole."""
         self.wants_continue = False
         if self.refusal is not None or self._parser.should_upgrade():
             return
-        pieces = self._pieces
+        pieces = self._pieces if not self._rest else [*self._pieces, self._rest]
         self._done.append(
             Request(
                 method=self._parser.get_method(),
                 target=self._target,
                 headers=self._headers,
-                body=pieces[0] if len(pieces) == 1 else b"".join(pieces),
+                body=bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces),
                 http_1_0=self._version == "1.0",
                 keep_alive=bool(self._parser.should_keep_alive()),
                 client=self._client,

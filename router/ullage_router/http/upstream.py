@@ -10,6 +10,7 @@ import asyncio
 from enum import StrEnum
 from typing import Protocol, cast
 
+from ullage_router.http.keepalive import keep_alive
 from ullage_router.http.response import Head, InvalidResponseError, ResponseReader
 from ullage_shared.address import Address
 
@@ -108,6 +109,7 @@ class Upstream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection stands."""
         self._transport = cast(asyncio.Transport, transport)
+        keep_alive(transport)
 
     def data_received(self, data: bytes) -> None:
         """The hot path."""

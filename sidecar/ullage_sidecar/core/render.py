@@ -14,7 +14,8 @@ from ullage_sidecar.core.assess import Assessment
 from ullage_sidecar.core.engine import Engine
 
 UNHEARD: Final = "unheard"
-"""`boot_id` of a server whose plugin has not spoken: its first hello makes it a new replica."""
+"""So begins the `boot_id` of a server whose plugin has not spoken; it goes on with when the sidecar
+began to watch, for `seq` starts anew with the machine."""
 DIGITS: Final = 4
 """Of ratios and scores: finer differences are not worth a new snapshot."""
 
@@ -61,7 +62,7 @@ def render(engine: Engine, judged: Assessment, *, node: str, url: str, wall_s: f
         max_num_seqs=hello.max_num_seqs if hello else None,
         waiting=_whole(known.waiting.value if known else None),
         exhaustion_s=_rounded(levels.exhaustion_s, 1),
-        boot_id=hello.boot_id if hello else UNHEARD,
+        boot_id=hello.boot_id if hello else f"{UNHEARD}-{engine.since_s:.3f}",
         seq=0,
         age_s=0.0,
         ts=round(wall_s, 3),

@@ -86,13 +86,13 @@ class _Drain:
         self._look()
 
     def _look(self) -> None:
+        self._next = self._loop.call_later(REST_S, self._look)  # First: nothing may make us deaf.
         now_s = self._loop.time()
         if self._empty():
             self._heard_s = now_s
-        if now_s - self._heard_s > QUIET_S:
+        elif now_s - self._heard_s > QUIET_S:
+            self._next.cancel()
             self.sleep()
-        else:
-            self._next = self._loop.call_later(REST_S, self._look)
 
     def _empty(self) -> bool:
         """Hand on what is there; True if anything was."""

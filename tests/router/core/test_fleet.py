@@ -5,7 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshots import document, snapshot
-from ullage_router.core.fleet import Fleet, fleet_of, hear, learn_models, set_aside, vouch
+from ullage_router.core.fleet import (
+    OWNED_S,
+    Fleet,
+    fleet_of,
+    hear,
+    learn_models,
+    set_aside,
+    vouch,
+)
 from ullage_shared.address import AddressError
 from ullage_shared.snapshot import Snapshot
 
@@ -55,8 +63,10 @@ def test_a_published_replica_is_matched_with_the_list_by_its_url() -> None:
 def test_an_older_snapshot_never_beats_a_newer_one() -> None:
     """Report 8: old snapshot beats new."""
     fleet = heard(snapshot(A, 0.9, seq=7), now_s=1.0)
-    after = heard(snapshot(A, 0.1, seq=6), fleet=fleet, now_s=2.0)
+    older = document(snapshot(A, 0.1, seq=6))
+    after, faults = hear(fleet, ONE, older, 2.0)
     assert after.replicas[A] == fleet.replicas[A]
+    assert faults == ("replica a:8000: seq 6 is older than 7",)
 
 
 def test_the_same_seq_again_renews_the_age() -> None:
@@ -112,9 +122,19 @@ def test_a_sidecar_does_not_touch_the_replicas_of_another() -> None:
 
 
 def test_a_replica_that_moves_to_another_sidecar_is_not_dropped_by_the_first() -> None:
-    fleet = heard(snapshot(A, seq=1), source=ONE)
-    moved = heard(snapshot(A, seq=2), fleet=fleet, source=TWO)
-    assert list(heard(fleet=moved, source=ONE).replicas) == [A]
+    fleet = heard(snapshot(A, seq=1), source=ONE, now_s=0.0)
+    moved = heard(snapshot(A, seq=2), fleet=fleet, source=TWO, now_s=OWNED_S + 0.1)
+    assert list(heard(fleet=moved, source=ONE, now_s=OWNED_S + 0.2).replicas) == [A]
+
+
+def test_a_replica_stays_with_the_sidecar_that_speaks_for_it() -> None:
+    fleet = heard(snapshot(A, 0.9), source=ONE)
+    fleet = vouch(fleet, ONE, 5.0)
+    after, faults = hear(fleet, TWO, document(snapshot(A, None)), 5.0 + OWNED_S)
+    assert after.replicas[A] == fleet.replicas[A]
+    assert faults == (f"replica a:8000: {ONE} speaks for {A}",)
+    after, _ = hear(after, TWO, document(), 5.0 + OWNED_S)
+    assert list(after.replicas) == [A]
 
 
 def test_data_parallel_ranks_take_the_place_of_the_listed_url() -> None:
@@ -218,9 +238,9 @@ def test_whatever_is_heard_the_fleet_stays_sound(
         before = fleet
         if event == "hear":
             assert published is not None
-            fleet, faults = hear(fleet, name, document(*published), float(now_s))
+            fleet, _ = hear(fleet, name, document(*published), float(now_s))
             mine = {r.key for r in fleet.replicas.values() if r.source == name}
-            assert len(mine) <= len(published) - len(faults)  # Less: another knew newer ones.
+            assert len(mine) <= len(published)
         elif event == "vouch":
             fleet = vouch(fleet, name, float(now_s))
         elif event == "learn":

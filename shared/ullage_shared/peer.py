@@ -1,0 +1,36 @@
+"""Asking peers over HTTP: what they may send, and words for when they do not."""
+
+import os
+from collections.abc import AsyncIterator
+from typing import Final, Protocol
+
+MOST_BYTES: Final = 16 * 1024 * 1024
+
+
+class _Content(Protocol):
+    def iter_any(self) -> AsyncIterator[bytes]: ...
+
+
+class TooLargeError(ValueError):
+    """The peer's fault: its answer is larger than `MOST_BYTES`."""
+
+
+async def read_limited(content: _Content) -> bytes:
+    """A whole body. Raises `TooLargeError`, once that much has come."""
+    body = bytearray()
+    async for piece in content.iter_any():
+        body += piece
+        if len(body) > MOST_BYTES:
+            raise TooLargeError(f"its answer is larger than {MOST_BYTES} bytes")
+    return bytes(body)
+
+
+def why_unreachable(error: OSError) -> str:
+    """The system's words for a failed connection: `Connection refused`, `Name not known`, …
+
+    Event loops put their own words in `strerror`; names that do not resolve have numbers below 0,
+    which the system has no words for.
+    """
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error) or type(error).__name__
