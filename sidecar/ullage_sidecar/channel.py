@@ -20,8 +20,9 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
+from functools import partial
 from itertools import accumulate
 from typing import Final
 
@@ -45,9 +46,14 @@ class DatagramError(ValueError):
     """A datagram that no plugin of ours sent, or one of another version."""
 
 
+def step_packer(sender: int) -> Callable[..., bytes]:
+    """What packs the steps of one sender: called with `seq`, `at_s` and `encode_step`'s values."""
+    return partial(_STEP.pack, MAGIC, _STEP_KIND, sender)
+
+
 def encode_step(sender: int, seq: int, at_s: float, values: Sequence[float]) -> bytes:
     """Pack one step. `values`: the fields of `Reading` from `running` on; NaN is unknown."""
-    return _STEP.pack(MAGIC, _STEP_KIND, sender, seq, at_s, *values)
+    return step_packer(sender)(seq, at_s, *values)
 
 
 def with_totals(step: bytes, totals: Sequence[float]) -> bytes:

@@ -14,7 +14,7 @@ from operator import attrgetter
 from struct import error as StructError  # noqa: N812 (an exception's name is a class's name)
 from typing import Any, Final
 
-from ullage_sidecar.channel import encode_step
+from ullage_sidecar.channel import step_packer
 
 STATS_FAULTS: Final = (
     ArithmeticError,
@@ -41,16 +41,16 @@ class StepEncoder:
         "_generated",
         "_hits",
         "_named",
+        "_pack",
         "_preempted",
         "_prompt",
         "_queries",
-        "_sender",
         "_seq",
         "unstepped",
     )
 
     def __init__(self, sender: int) -> None:
-        self._sender = sender
+        self._pack = step_packer(sender)
         self._seq = 0
         self._prompt = self._generated = self._preempted = 0.0
         self._queries = self._hits = 0.0
@@ -108,11 +108,17 @@ class StepEncoder:
             and self._preempted <= preempted < _COUNT_LIMIT
         ):
             raise ValueError
-        datagram = encode_step(
-            self._sender,
+        datagram = self._pack(
             self._seq,
             at_s,
-            (running, waiting, kv_usage, prompt, generated, preempted, queries, hits),
+            running,
+            waiting,
+            kv_usage,
+            prompt,
+            generated,
+            preempted,
+            queries,
+            hits,
         )
         self._prompt, self._generated, self._preempted = prompt, generated, preempted
         self._queries, self._hits = queries, hits
@@ -127,7 +133,7 @@ class StepEncoder:
         self._hits += self._read(scheduler, "prefix_cache_stats.hits")
         self._add_tokens(iteration)
         gauges = (running, waiting if waiting < _COUNT_LIMIT else _UNKNOWN, kv_usage)
-        return encode_step(self._sender, self._seq, at_s, (*gauges, *self.totals))
+        return self._pack(self._seq, at_s, *gauges, *self.totals)
 
     def _read(
         self, stats: Any, path: str, limit: float = _COUNT_LIMIT, absent: float = _UNKNOWN
