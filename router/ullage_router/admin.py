@@ -29,7 +29,7 @@ def replica_row(router: Router, replica: Replica, now_s: float) -> dict[str, Any
     else:
         reason = seen.reason
     if aside:
-        why_not = "could not be reached a moment ago"
+        why_not = "gave no answer a moment ago"
     elif standing is Standing.FULL:
         why_not = f"score is not above the floor of {router.policy.floor}"
     else:

@@ -84,7 +84,7 @@ def test_a_replica_set_aside_says_so() -> None:
     router.fleet = set_aside(router.fleet, A, 11.0)
     assert (row(router, A)["eligible"], row(router, A)["why_not"]) == (
         False,
-        "could not be reached a moment ago",
+        "gave no answer a moment ago",
     )
 
 

@@ -12,7 +12,7 @@ Where a replica has no fresh score, it is neither taken for idle nor for full:
 * some have: a silent replica is weighed like the worst of those that may be chosen.
 
 Nobody above the floor and nobody silent: refuse. Never push a request into a full replica.
-A replica that could not be reached is left out for a moment, unless that would leave nobody.
+A replica that gave no answer is left out for a moment, unless that would leave nobody.
 """
 
 from collections.abc import Collection, Mapping, Sequence

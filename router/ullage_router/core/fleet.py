@@ -43,7 +43,7 @@ class Replica:
     ambiguous: bool = False
     """Another replica goes by the same name: two nodes are configured alike."""
     aside_until_s: float = 0.0
-    """Could not be reached: left out until then, on the router's monotonic clock."""
+    """Gave no answer: left out until then, on the router's monotonic clock."""
 
     @property
     def key(self) -> str:
@@ -141,7 +141,7 @@ def learn_models(fleet: Fleet, url: str, models: frozenset[str]) -> Fleet:
 
 
 def set_aside(fleet: Fleet, key: str, until_s: float) -> Fleet:
-    """A replica could not be reached. Unknown keys (it has left) change nothing."""
+    """A replica gave no answer. Unknown keys (it has left) change nothing."""
     replica = fleet.replicas.get(key)
     if replica is None:
         return fleet

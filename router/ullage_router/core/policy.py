@@ -41,7 +41,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0.0,
             le=3600.0,
-            description="How long, in seconds, a replica that could not be reached is left out. "
+            description="How long, in seconds, a replica that gave no answer is left out. "
             "Higher returns later to one that is back.",
         ),
     ] = 1.0

@@ -184,6 +184,22 @@ async def test_a_reused_connection_that_closes_is_no_fault_of_the_replica(
         assert len(backend.requests) == 5
 
 
+async def test_a_reused_connection_that_closes_after_some_work_is_not_an_idle_one() -> None:
+    """The request may be what ended it: it is not sent to that replica again."""
+
+    async def script(call: Call) -> None:
+        await call.read_request()
+        await call.send(response(b"first"))
+        await call.read_request()
+        await asyncio.sleep(0.4)
+
+    async with Backend(script) as backend, data_plane(backend.url) as plane:
+        client = await plane.client()
+        assert (await client.ask(ASK)).body == b"first"
+        assert (await client.ask(ASK)).status == 502
+        assert len(backend.requests) == 2
+
+
 async def test_a_fresh_connection_that_closes_too_is_its_fault() -> None:
     async def script(call: Call) -> None:
         if call.number == 1:

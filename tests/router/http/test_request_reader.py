@@ -304,3 +304,20 @@ def test_how_the_bytes_are_cut_changes_nothing(sent: bytes, cuts: list[int]) -> 
 @given(st.lists(messages, max_size=2).map(b"".join), st.binary(max_size=60), st.integers(0, 400))
 def test_no_bytes_whatever_raise(sent: bytes, noise: bytes, at: int) -> None:
     read(sent[:at] + noise + sent[at:])
+
+
+def test_a_body_in_very_many_pieces_is_whole() -> None:
+    body = bytes(range(256)) * 3
+    head = post(b"Content-Length: %d" % len(body))
+    (request,), refusal = read(head, *(body[i : i + 1] for i in range(len(body))))
+    assert (request.body, refusal) == (body, None)
+    (chunked,), refusal = read(
+        post(b"Transfer-Encoding: chunked", body=b"".join(b"1\r\n%c\r\n" % byte for byte in body)),
+        b"0\r\n\r\n",
+    )
+    assert (chunked.body, refusal) == (body, None)
+
+
+def test_an_upgrade_of_another_protocol_is_refused() -> None:
+    asked = b"DESCRIBE / RTSP/1.0\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
+    assert read(asked) == ([], "bad_request")

@@ -1,7 +1,6 @@
 import gc
 import multiprocessing
 import os
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -463,7 +462,6 @@ def test_the_heart_stops_when_vllm_lets_go_and_never_holds_up_an_exit(
     assert eventually(lambda: not hearts())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="vLLM serves on Linux")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_says_nothing(
     plugin: ModuleType, vllm_config: SimpleNamespace, listen: Listen
