@@ -1,13 +1,13 @@
 """The router's configuration: what each key is, its unit, its default, what more of it costs."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from ullage_router.core.policy import Policy
+from ullage_router.core.policy import Policy, RetryPolicy
 
-__all__ = ["Config", "Limits", "Policy"]
+__all__ = ["Config", "Limits", "Policy", "RetryPolicy", "Tls"]
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -17,14 +17,60 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(ge=1024, description="Largest request line and headers, in bytes; larger gets 431."),
     ] = 65_536
+    max_headers: Annotated[
+        int, Meta(ge=8, description="Most header fields of a request; more get 431.")
+    ] = 128
     max_body_bytes: Annotated[
         int,
         Meta(
             ge=0,
-            description="Largest request body, in bytes; larger gets 413. Bodies are held "
-            "in memory until they are answered.",
+            description="Largest request body, in bytes; larger gets 413. A body is held in "
+            "memory until the first byte of its answer.",
         ),
     ] = 67_108_864
+    max_connections: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Most client connections of one worker; a further one gets 503 and is "
+            "closed. 0: as many as the open files allowed (`ulimit -n`) suffice for, two to each.",
+        ),
+    ] = 0
+    head_timeout_s: Annotated[
+        float,
+        Meta(
+            gt=0.0,
+            le=3600.0,
+            description="How long, in seconds, a client may take to send a request's head; "
+            "then 408.",
+        ),
+    ] = 15.0
+    body_timeout_s: Annotated[
+        float,
+        Meta(
+            gt=0.0,
+            le=3600.0,
+            description="How long, in seconds, a client may pause while it sends a request's "
+            "body; then 408.",
+        ),
+    ] = 30.0
+    idle_client_s: Annotated[
+        float,
+        Meta(
+            gt=0.0,
+            le=86_400.0,
+            description="How long, in seconds, a connection without a request stays open.",
+        ),
+    ] = 75.0
+    stalled_client_s: Annotated[
+        float,
+        Meta(
+            gt=0.0,
+            le=86_400.0,
+            description="How long, in seconds, a client may take nothing of the answer that waits "
+            "for it; then it is cut off. Slow is not stalled.",
+        ),
+    ] = 300.0
     connect_timeout_s: Annotated[
         float,
         Meta(
@@ -34,6 +80,16 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "another is tried.",
         ),
     ] = 2.0
+    first_byte_timeout_s: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=86_400.0,
+            description="How long, in seconds, a replica may take to begin its answer (of a "
+            "stream: its first event) before another is tried, else 504. 0: as long as it likes, "
+            "since a long prompt may wait long and still be served.",
+        ),
+    ] = 0.0
     idle_upstream_s: Annotated[
         float,
         Meta(
@@ -53,6 +109,28 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 30.0
 
 
+class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[tls]`. Files are read at the start and again at SIGHUP."""
+
+    certificate: Annotated[
+        str,
+        Meta(
+            description="PEM file with the certificate chain for clients. Empty: plain HTTP. "
+            "`admin` stays plain."
+        ),
+    ] = ""
+    key: Annotated[
+        str, Meta(description="PEM file with its private key. Empty: it is in `certificate`.")
+    ] = ""
+    ca: Annotated[
+        str,
+        Meta(
+            description="PEM file with the authorities that replicas and sidecars at `https://` "
+            "are checked against. Empty: the system's."
+        ),
+    ] = ""
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole configuration."""
 
@@ -67,15 +145,15 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replicas: Annotated[
         tuple[str, ...],
         Meta(
-            description="vLLM servers, `http://host:port`. They get requests even when no sidecar "
-            "speaks for them."
+            description="vLLM servers, `http://host:port` or `https://…`. They get requests even "
+            "when no sidecar speaks for them."
         ),
     ] = ()
     sidecars: Annotated[
         tuple[str, ...],
         Meta(
-            description="Sidecars, `http://host:port`. Every replica that they publish joins the "
-            "fleet; one that is also in `replicas` is matched by its URL."
+            description="Sidecars, `http://host:port` or `https://…`. Every replica that they "
+            "publish joins the fleet; one that is also in `replicas` is matched by its URL."
         ),
     ] = ()
     poll_interval_s: Annotated[
@@ -87,5 +165,17 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "and costs a request each time.",
         ),
     ] = 0.5
+    workers: Annotated[
+        int | Literal["auto"],
+        Meta(
+            description="Processes that share the port, each with a view of the fleet of its own; "
+            '`"auto"`: one for each core.'
+        ),
+    ] = 1
+    name_replica: Annotated[
+        bool, Meta(description="Whether answers say who gave them, in `x-ullage-replica`.")
+    ] = True
     choose: Policy = Policy()
+    retry: RetryPolicy = RetryPolicy()
     limits: Limits = Limits()
+    tls: Tls = Tls()

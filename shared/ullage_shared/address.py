@@ -1,10 +1,13 @@
-"""Addresses as operators write them: `host:port` to listen on, `http://host:port` to reach.
+"""Addresses as operators write them: `host:port` to listen on, `http(s)://host:port` to reach.
 
 An IPv6 address stands in brackets, as in a URL: `[::1]:9400`.
 """
 
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import urlsplit
+
+_USUAL_PORTS: Final = {"http": 80, "https": 443}
 
 
 class AddressError(ValueError):
@@ -17,6 +20,8 @@ class Address:
 
     host: str
     port: int
+    tls: bool = False
+    """Is it reached over TLS?"""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -38,7 +43,7 @@ def parse_listen(text: str) -> Address:
 def parse_base_url(text: str) -> tuple[str, Address]:
     """A server's address: the URL in normal form, and where to connect.
 
-    `HTTP://GPU-03:8000/` is `http://gpu-03:8000`. Only plain http, no path: requests keep theirs.
+    `HTTP://GPU-03:8000/` is `http://gpu-03:8000`. No path: requests keep theirs.
     """
     try:
         parts = urlsplit(text)
@@ -46,12 +51,13 @@ def parse_base_url(text: str) -> tuple[str, Address]:
         _check_host(parts.hostname)
     except ValueError as error:
         raise AddressError(f"{text!r}: {error}; wanted http://host:port") from error
-    if parts.scheme != "http" or not parts.hostname:
-        raise AddressError(f"{text!r}: wanted http://host:port")
+    usual = _USUAL_PORTS.get(parts.scheme)
+    if usual is None or not parts.hostname:
+        raise AddressError(f"{text!r}: wanted http://host:port or https://host:port")
     if parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
-        raise AddressError(f"{text!r}: wanted http://host:port and nothing behind it")
-    address = Address(parts.hostname, 80 if port is None else port)
-    return f"http://{address}", address
+        raise AddressError(f"{text!r}: wanted {parts.scheme}://host:port and nothing behind it")
+    address = Address(parts.hostname, usual if port is None else port, parts.scheme == "https")
+    return f"{parts.scheme}://{address}", address
 
 
 def _check_host(host: str | None) -> None:

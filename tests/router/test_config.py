@@ -78,7 +78,7 @@ WRONG = {
     "listen = 'host:99999'": ("listen", "'host:99999'", "host:port"),
     "admin = '127.0.0.1'": ("admin", "'127.0.0.1'", "host:port"),
     "replicas = ['gpu-01:8000']": ("replicas", "'gpu-01:8000'", "http://host:port"),
-    "replicas = ['https://gpu-01:8000']": ("replicas", "'https://gpu-01:8000'", "http://host:port"),
+    "replicas = ['ftp://gpu-01:8000']": ("replicas", "'https://gpu-01:8000'", "http://host:port"),
     "replicas = ['http://gpu-01:8000/v1']": (
         "replicas",
         "'http://gpu-01:8000/v1'",

@@ -40,6 +40,8 @@ def test_what_is_no_place_to_listen_at_is_repeated_in_the_error(text):
         ("HTTP://GPU-03:8000/", "http://gpu-03:8000", Address("gpu-03", 8000)),
         ("http://gpu-03", "http://gpu-03:80", Address("gpu-03", 80)),
         ("http://[::1]:8000", "http://[::1]:8000", Address("::1", 8000)),
+        ("https://gpu-03", "https://gpu-03:443", Address("gpu-03", 443, tls=True)),
+        ("HTTPS://gpu-03:8443", "https://gpu-03:8443", Address("gpu-03", 8443, tls=True)),
     ],
 )
 def test_a_base_url_has_one_normal_form(text, url, address):
@@ -50,7 +52,7 @@ def test_a_base_url_has_one_normal_form(text, url, address):
 @pytest.mark.parametrize(
     "text",
     [
-        "", "gpu:8000", "https://gpu:8000", "http://", "http://:1", "http://g:8000/v1",
+        "", "gpu:8000", "ftp://gpu:8000", "http://", "http://:1", "http://g:8000/v1",
         "http://g?x=1", "http://g#x", "http://u:p@g:1", "http://g:99999", "http://[::1",
         "http://a..b:80", "http://.:80", "http://" + "x" * 64,
     ],

@@ -45,3 +45,26 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "Higher returns later to one that is back.",
         ),
     ] = 1.0
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[retry]` in the configuration. A request goes to two replicas at most, whatever it says."""
+
+    share: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=1.0,
+            description="Second tries, as a share of the requests of the last 10 s, that may go "
+            "to another replica. Higher loses fewer requests with a replica, and loads the others "
+            "more when many fail.",
+        ),
+    ] = 0.1
+    spare: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Second tries that every 10 s may have beside that share, so that a "
+            "router with few requests may try again too.",
+        ),
+    ] = 10

@@ -5,6 +5,7 @@ vLLM, closes after 5 s; a request written to a connection just being closed is l
 """
 
 import asyncio
+import ssl
 from collections import defaultdict
 
 from ullage_router.http.upstream import Upstream
@@ -14,8 +15,17 @@ from ullage_shared.address import Address
 class Pool:
     """The idle connections by address, the most recently used first."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, idle_s: float, connect_s: float) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        idle_s: float,
+        connect_s: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`tls`: for addresses that are reached over TLS; None: the system's authorities."""
         self._loop = loop
+        self._tls = tls or ssl.create_default_context()
         self._idle_s = idle_s
         self._connect_s = connect_s
         self._idle: defaultdict[Address, list[Upstream]] = defaultdict(list)
@@ -42,7 +52,10 @@ class Pool:
         """A new connection. Raises `OSError`, and `TimeoutError` after `connect_s`."""
         async with asyncio.timeout(self._connect_s):
             _, upstream = await self._loop.create_connection(
-                lambda: Upstream(address), address.host, address.port
+                lambda: Upstream(address),
+                address.host,
+                address.port,
+                ssl=self._tls if address.tls else None,
             )
         return upstream
 

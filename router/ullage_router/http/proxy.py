@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Callable
 from random import Random
 from typing import Final
@@ -29,13 +30,19 @@ class Proxy:
         loop: asyncio.AbstractEventLoop,
         rng: Random,
         models: Callable[[], bytes | None],
+        replica_tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`models`: the body of `GET /v1/models`; None: unknown, ask a replica."""
+        """`models`: the body of `GET /v1/models`; None: unknown, ask a replica.
+
+        `replica_tls`: for replicas at `https://`; None: the system's authorities.
+        """
         self.router = router
         self.limits = limits
         self.loop = loop
         self.models = models
-        self.pool = Pool(loop, idle_s=limits.idle_upstream_s, connect_s=limits.connect_timeout_s)
+        self.pool = Pool(
+            loop, idle_s=limits.idle_upstream_s, connect_s=limits.connect_timeout_s, tls=replica_tls
+        )
         self.stopping = False
         self.clients: set[Downstream] = set()
         """Open client connections."""
@@ -61,10 +68,20 @@ class Proxy:
         if self.stopping and not self.clients:
             self._all_gone.set()
 
-    async def listen(self, address: Address) -> Address:
-        """Accept connections; returns the address, for port 0 the given one. Raises `OSError`."""
+    async def listen(
+        self, address: Address, *, tls: ssl.SSLContext | None = None, share_port: bool = False
+    ) -> Address:
+        """Accept connections; returns the address, for port 0 the given one. Raises `OSError`.
+
+        `share_port`: other processes may listen there too (SO_REUSEPORT).
+        """
         self._server = await self.loop.create_server(
-            lambda: Downstream(self), address.host, address.port, backlog=_BACKLOG
+            lambda: Downstream(self),
+            address.host,
+            address.port,
+            backlog=_BACKLOG,
+            ssl=tls,
+            reuse_port=share_port,
         )
         return Address(address.host, self._server.sockets[0].getsockname()[1])
 

@@ -175,12 +175,12 @@ def test_replicas_of_one_name_go_by_their_addresses() -> None:
 
 
 def test_a_bad_url_costs_only_the_replica_that_has_it() -> None:
-    published = document(snapshot("https://a:1", id="bad"), snapshot(B))
+    published = document(snapshot("ftp://a:1", id="bad"), snapshot(B))
     fleet, faults = hear(fleet_of([]), ONE, published, 1.0)
     assert list(fleet.replicas) == [B]
     assert len(faults) == 1
     assert "bad" in faults[0]
-    assert "https://a:1" in faults[0]
+    assert "ftp://a:1" in faults[0]
 
 
 def test_vouching_renews_the_replicas_of_that_sidecar_alone() -> None:
