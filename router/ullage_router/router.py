@@ -8,7 +8,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from ullage_router.core.ask import model_of
-from ullage_router.core.decide import Decision, decide
+from ullage_router.core.decide import Decision, LineUp, draw, line_up
 from ullage_router.core.fleet import Fleet, Replica, set_aside
 from ullage_router.core.inflight import Hold, InFlight
 from ullage_router.core.policy import Policy
@@ -17,6 +17,7 @@ from ullage_shared.log import line
 
 _log: Final = logging.getLogger("ullage.router")
 _REMEMBERED: Final = 256
+_MOST_LINE_UPS: Final = 64
 
 
 class Decided(NamedTuple):
@@ -40,19 +41,34 @@ class Router:
         rng: Random,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.policy = policy
+        self._policy = policy
         self.now_s = now_s
         self.in_flight = InFlight()
         self.decisions: Counter[str] = Counter()
         """By `Why`, refusals included."""
         self.refusals: Counter[str] = Counter()
         """Answers that the router gave in a replica's place, by code."""
+        self.tries_denied = 0
+        """Second tries that the budget did not allow."""
+        self.clients_stalled = 0
+        """Clients cut off because they took nothing of their answer for too long."""
         self.recent: deque[Decided] = deque(maxlen=_REMEMBERED)
         self.tallies: dict[str, Tally] = {}
         """By replica key; a replica that leaves takes its tally along."""
         self._rng = rng
         self._failing: set[str] = set()
         self._fleet = fleet
+        self._line_ups: dict[str | None, LineUp] = {}
+
+    @property
+    def policy(self) -> Policy:
+        """The rules of choosing. May be replaced at any time."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        self._policy = policy
+        self._line_ups.clear()
 
     @property
     def fleet(self) -> Fleet:
@@ -69,25 +85,34 @@ class Router:
                 self.tallies.pop(key, None)
                 self._failing.discard(key)
         self._fleet = fleet
+        self._line_ups.clear()
 
     def choose(self, body: bytes, tried: Collection[str] = ()) -> Decision:
         """Choose for a request with this body; not among the keys in `tried`."""
+        now_s = self.now_s()
         fleet = self._fleet
-        decision = decide(
-            fleet,
-            model_of(body) if fleet.mixed else None,
-            self.in_flight.by_replica,
-            self.now_s(),
-            self._rng,
-            self.policy,
-            tried,
-        )
+        model = model_of(body) if fleet.mixed else None
+        if tried:
+            lined_up = line_up(fleet, model, now_s, self._policy, tried)
+        else:
+            lined_up = self._line_up(model, now_s)
+        decision = draw(lined_up, self.in_flight.by_replica, self._rng, self._policy)
         self.decisions[decision.why] += 1
-        waiting = self.in_flight.by_replica[decision.replica.key] if decision.replica else 0
+        replica = decision.replica
+        waiting = 0 if replica is None else self.in_flight.by_replica[replica.key]
         self.recent.append(Decided(time.time(), decision, waiting, bool(tried)))
-        if decision.replica is not None and decision.score is not None:
-            self.tally(decision.replica).score.observe(decision.score)
+        if replica is not None and decision.score is not None:
+            self.tally(replica).score.observe(decision.score)
         return decision
+
+    def _line_up(self, model: str | None, now_s: float) -> LineUp:
+        """The line-up for this model: judged anew when the fleet, the policy or time changes it."""
+        known = self._line_ups.get(model)
+        if known is None or not known.holds(now_s):
+            if len(self._line_ups) >= _MOST_LINE_UPS:  # Clients make up names of models.
+                self._line_ups.clear()
+            known = self._line_ups[model] = line_up(self._fleet, model, now_s, self._policy)
+        return known
 
     def dispatch(self, replica: Replica) -> tuple[Hold, Tally]:
         """A request goes to `replica` now: count it there until the hold is released."""
@@ -98,11 +123,20 @@ class Router:
     def failed(self, replica: Replica, failure: str, problem: str) -> None:
         """`replica` gave no answer: it is left out for a moment."""
         self.tally(replica).failures[failure] += 1
-        now_s = self.now_s()
         if replica.key in self._fleet.replicas and replica.key not in self._failing:
             self._failing.add(replica.key)
             _log.warning(line("replica_failing", replica=replica.id, how=failure, why=problem))
-        self._fleet = set_aside(self._fleet, replica.key, now_s + self.policy.set_aside_s)
+        self._set_aside(replica)
+
+    def full(self, replica: Replica) -> None:
+        """`replica` refused a request for lack of room: it is left out for a moment."""
+        self.tally(replica).failures["full"] += 1
+        self._set_aside(replica)
+
+    def _set_aside(self, replica: Replica) -> None:
+        until_s = self.now_s() + self._policy.set_aside_s
+        self._fleet = set_aside(self._fleet, replica.key, until_s)
+        self._line_ups.clear()
 
     def answered(self, replica: Replica) -> None:
         """`replica` gave a whole answer, whatever it said."""

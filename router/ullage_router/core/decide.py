@@ -15,8 +15,12 @@ Nobody above the floor and nobody silent: refuse. Never push a request into a fu
 A replica that gave no answer is left out for a moment, unless that would leave nobody.
 """
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
+from math import inf
 from random import Random
 from typing import Final, NamedTuple
 
@@ -41,6 +45,8 @@ class Standing(StrEnum):
 
 class Why(StrEnum):
     """The rule that settled a decision."""
+
+    __hash__ = str.__hash__  # Enum's own is written in Python, and each decision is counted by it.
 
     SCORE = "score"
     """Drawn by the sidecars' scores."""
@@ -88,6 +94,26 @@ def stand(replica: Replica, now_s: float, policy: Policy) -> Standing:
     return _ELIGIBLE if score > policy.floor else _FULL
 
 
+@dataclass(frozen=True, slots=True)
+class LineUp:
+    """Who may be given a request, and at what odds; judged once, good until something changes."""
+
+    why: Why
+    replicas: tuple[Replica, ...]
+    """Empty: refuse."""
+    scores: tuple[float | None, ...]
+    odds: tuple[float, ...]
+    """Running sums of the weights; empty where they go by counts of the moment."""
+    since_s: float
+    until_s: float
+    """Before that moment, time alone changes nothing."""
+
+    def holds(self, now_s: float) -> bool:
+        """Is it still good, for the same fleet and policy? (Not before it was made: a clock set
+        back.)"""
+        return self.since_s <= now_s < self.until_s
+
+
 def decide(
     fleet: Fleet,
     model: str | None,
@@ -97,7 +123,14 @@ def decide(
     policy: Policy,
     tried: Collection[str] = (),
 ) -> Decision:
-    """Choose among all replicas but the keys in `tried`. Total: every input has its answer.
+    """Choose among all replicas but the keys in `tried`. Total: every input has its answer."""
+    return draw(line_up(fleet, model, now_s, policy, tried), in_flight, rng, policy)
+
+
+def line_up(
+    fleet: Fleet, model: str | None, now_s: float, policy: Policy, tried: Collection[str] = ()
+) -> LineUp:
+    """Judge all replicas but the keys in `tried`.
 
     `model`: the one that the request names, None if it names none or all replicas serve the same. A
     model that nobody is known to serve is no ground for refusal: a replica will say so itself.
@@ -108,6 +141,7 @@ def decide(
     if tried:
         candidates = [r for r in candidates if r.key not in tried]
     reachable = [r for r in candidates if r.aside_until_s <= now_s] or candidates
+    until_s = min((_changes_s(r, now_s, policy) for r in candidates), default=inf)
 
     scored: list[tuple[Replica, float | None, float]] = []  # replica, its score, score weighed with
     silent: list[Replica] = []
@@ -128,22 +162,32 @@ def decide(
         if silent:
             worst = min(score for _, _, score in scored)
             scored += [(replica, None, worst) for replica in silent]
-        return _draw(scored, Why.SCORE, rng, policy.exponent)
+        replicas, scores, bases = zip(*scored, strict=True)
+        odds = tuple(accumulate(base**policy.exponent for base in bases))
+        return LineUp(Why.SCORE, replicas, scores, odds, now_s, until_s)
     if silent:
-        counted = [(r, None, 1.0 / (1.0 + in_flight.get(r.key, 0))) for r in silent]
-        return _draw(counted, Why.OWN_COUNTS, rng, policy.exponent)
-    return Decision(None, Why.FULL if full else Why.NO_REPLICA)
+        scores = (None,) * len(silent)
+        return LineUp(Why.OWN_COUNTS, tuple(silent), scores, (), now_s, until_s)
+    return LineUp(Why.FULL if full else Why.NO_REPLICA, (), (), (), now_s, until_s)
 
 
-def _draw(
-    weighed: Sequence[tuple[Replica, float | None, float]], why: Why, rng: Random, exponent: float
-) -> Decision:
-    weights = [base**exponent for _, _, base in weighed]
-    left = rng.random() * sum(weights)
-    chosen = weighed[-1]  # Rounding may leave a crumb, and all weights may underflow to 0.
-    for candidate, weight in zip(weighed, weights, strict=True):
-        left -= weight
-        if left < 0.0:
-            chosen = candidate
-            break
-    return Decision(chosen[0], why, chosen[1])
+def draw(line_up: LineUp, in_flight: Mapping[str, int], rng: Random, policy: Policy) -> Decision:
+    """Draw one of the line-up."""
+    replicas = line_up.replicas
+    if not replicas:
+        return Decision(None, line_up.why)
+    odds: Sequence[float] = line_up.odds
+    if not odds:
+        odds = [*accumulate((1.0 + in_flight.get(r.key, 0)) ** -policy.exponent for r in replicas)]
+    # Rounding may leave a crumb, and all weights may underflow to 0: then the last one.
+    at = min(bisect_right(odds, rng.random() * odds[-1]), len(replicas) - 1)
+    return Decision(replicas[at], line_up.why, line_up.scores[at])
+
+
+def _changes_s(replica: Replica, now_s: float, policy: Policy) -> float:
+    """When time alone will change how a replica is judged."""
+    changes_s = replica.aside_until_s if replica.aside_until_s > now_s else inf
+    if replica.snapshot is None:
+        return changes_s
+    stale_s = replica.received_s + policy.stale_after_s - replica.snapshot.age_s
+    return min(changes_s, stale_s) if stale_s >= now_s else changes_s

@@ -6,42 +6,57 @@ Rules
   once several requests wait behind it, the client must.
 * A slow client stops the reading of its own replica connection, and nobody else's; no further
   answer begins until it has caught up.
+* Whatever a client is waited for has an end: `due_s` (see `limits`).
 """
 
 import asyncio
+import fcntl
+import select
 import socket
 import struct
+import termios
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
-from ullage_router.http.errors import Refusal
+from ullage_router.http.errors import BODY_TIMEOUT, HEAD_TIMEOUT, Refusal, too_many_connections
 from ullage_router.http.exchange import Exchange
 from ullage_router.http.keepalive import keep_alive
 from ullage_router.http.message import Request, whole_response
-from ullage_router.http.request import CONTINUE, RequestReader
+from ullage_router.http.request import CONTINUE, Phase, RequestReader
 
 if TYPE_CHECKING:
     from ullage_router.http.proxy import Proxy
 
 _MOST_WAITING: Final = 8
+_MOST_BEYOND_BYTES: Final = 65_536
 _LEAVE_WITHIN_S: Final = 1.0
+_LOOK_EVERY_S: Final = 0.05
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
 class Downstream(asyncio.Protocol):
     """One client connection."""
 
+    _exchange: Exchange | None = None
+    _serving = False
+    _paused = False
+    _tunnel = False
+    _looking: asyncio.TimerHandle | None = None
+    _turned_away: asyncio.TimerHandle | None = None
+    _unsent_bytes = 0
+    """What a slow client had yet to take when that was last looked at."""
+
     def __init__(self, proxy: "Proxy") -> None:
         self.slow = False
         """The client reads more slowly than its answer comes."""
+        self.due_s = inf
+        """When what this connection waits for must have come, by the event loop's clock."""
         self._proxy = proxy
         self._transport: asyncio.Transport
         self._reader: RequestReader
+        self._phase = Phase.IDLE
         self._waiting: deque[Request] = deque()
-        self._exchange: Exchange | None = None
-        self._serving = False
-        self._paused = False
-        self._turned_away: asyncio.TimerHandle | None = None
 
     # Called by the exchange
 
@@ -54,7 +69,10 @@ class Downstream(asyncio.Protocol):
         self._exchange = None
         if not keep_alive or self._proxy.stopping:
             self._close()
-        elif not self._serving:
+            return
+        if self._reader.phase is Phase.TUNNEL and not self._waiting:
+            self._waiting += self._reader.go_on()
+        if not self._serving:
             self._serve()
 
     def cut(self, *, reset: bool) -> None:
@@ -69,9 +87,57 @@ class Downstream(asyncio.Protocol):
         else:
             self._close()
 
+    def tunnel(self) -> None:
+        """The protocol has changed: from here on, whatever comes goes to the replica, unread."""
+        assert self._exchange is not None
+        self._tunnel = True
+        self.pause_reading(paused=False)
+        if self._reader.beyond:
+            self._exchange.from_client(bytes(self._reader.beyond))
+            self._reader.beyond.clear()
+
+    def pause_reading(self, *, paused: bool) -> None:
+        """Read no more for now; or again."""
+        if paused is not self._paused and not self._transport.is_closing():
+            self._paused = paused
+            if paused:
+                self._transport.pause_reading()
+                if self._looking is None and not self._tunnel:
+                    self._look_for_leaving()
+            else:
+                self._transport.resume_reading()
+
+    def _look_for_leaving(self) -> None:
+        """While nothing is read, only asking tells that the client has gone."""
+        self._looking = None
+        if not self._paused or self._transport.is_closing():
+            return
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        if poll.poll(0):
+            self._transport.abort()
+        else:
+            self._looking = self._proxy.loop.call_later(_LOOK_EVERY_S, self._look_for_leaving)
+
+    # Called by the proxy
+
     def stop_when_idle(self) -> None:
-        """The router is stopping: close now, or after the answer that is under way."""
-        if self._exchange is None:
+        """The router is stopping: close now, or after the request that is under way."""
+        if self._exchange is None and self._reader.phase is Phase.IDLE:
+            self._close()
+
+    def overdue(self) -> None:
+        """What was waited for has not come in time."""
+        self.due_s = inf
+        if self.slow or self._transport.is_closing():
+            self._cut_if_stalled()
+        elif self._exchange is not None:
+            self._exchange.overdue()
+        elif self._reader.phase is Phase.HEAD:
+            self._turn_away(HEAD_TIMEOUT)
+        elif self._reader.phase is Phase.BODY:
+            self._turn_away(BODY_TIMEOUT)
+        else:
             self._close()
 
     # Called by the event loop
@@ -79,36 +145,48 @@ class Downstream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come."""
         self._transport = cast(asyncio.Transport, transport)
+        proxy = self._proxy
+        limits = proxy.limits
         peer = transport.get_extra_info("peername")
-        limits = self._proxy.limits
         self._reader = RequestReader(
             peer[0].encode() if peer else b"unknown",
             max_head_bytes=limits.max_head_bytes,
+            max_headers=limits.max_headers,
             max_body_bytes=limits.max_body_bytes,
+            tls=transport.get_extra_info("sslcontext") is not None,
         )
-        self._proxy.clients.add(self)
+        crowded = len(proxy.clients) >= proxy.max_connections
+        proxy.clients.add(self)
+        if crowded:
+            self._turn_away(too_many_connections(proxy.max_connections))
+            return
+        self.due_s = proxy.loop.time() + limits.idle_client_s
         keep_alive(transport)
 
     def data_received(self, data: bytes) -> None:
         """A piece of one request, or of several."""
+        if self._tunnel and self._exchange is not None:
+            self._exchange.from_client(data)
+            return
         if self._turned_away is not None:
             return
         self._waiting += self._reader.feed(data)
         if self._exchange is None:
             self._serve()
-        if len(self._waiting) > _MOST_WAITING and not self._paused:
-            self._transport.pause_reading()
-            self._paused = True
+        if len(self._waiting) > _MOST_WAITING or len(self._reader.beyond) > _MOST_BEYOND_BYTES:
+            self.pause_reading(paused=True)
 
     def pause_writing(self) -> None:
         """The client does not keep up."""
         self.slow = True
+        self._wait_for_reader()
         if self._exchange is not None:
             self._exchange.pause()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
         self.slow = False
+        self.due_s = inf
         if self._exchange is not None:
             self._exchange.resume()
         elif not self._serving:
@@ -130,6 +208,7 @@ class Downstream(asyncio.Protocol):
         self._serving = True  # An exchange may end before `start` returns.
         while self._waiting and self._idle:
             request = self._waiting.popleft()
+            self.due_s = inf
             if not self._answered_here(request):
                 self._exchange = Exchange(self._proxy, self, request)
                 self._exchange.start()
@@ -138,17 +217,31 @@ class Downstream(asyncio.Protocol):
             return
         if self._reader.refusal is not None:
             self._turn_away(self._reader.refusal)
-        elif self._reader.wants_continue:
+            return
+        if self._reader.wants_continue:
             self._reader.wants_continue = False
             self.write(CONTINUE)
-        if self._paused:
-            self._paused = False
-            self._transport.resume_reading()
+        self.pause_reading(paused=False)
+        self._wait_for_client()
+
+    def _wait_for_client(self) -> None:
+        """Set when the next thing that the client must do is due."""
+        phase = self._reader.phase
+        limits, now_s = self._proxy.limits, self._proxy.loop.time()
+        if phase is Phase.BODY:  # Every piece is a sign of life.
+            self.due_s = now_s + limits.body_timeout_s
+        elif phase is Phase.HEAD:  # Its pieces are not: a head is small.
+            if self._phase is not Phase.HEAD or self.due_s == inf:
+                self.due_s = now_s + limits.head_timeout_s
+        elif self._phase is not Phase.IDLE or self.due_s == inf:
+            self.due_s = now_s + limits.idle_client_s
+        self._phase = phase
 
     @property
     def _idle(self) -> bool:
         """Can the next answer begin? Not while the client has yet to read the last one."""
-        return self._exchange is None and not self.slow and not self._transport.is_closing()
+        free = self._exchange is None and self._turned_away is None
+        return free and not self.slow and not self._transport.is_closing()
 
     def _answered_here(self, request: Request) -> bool:
         if request.target != b"/v1/models" or request.method != b"GET":
@@ -169,10 +262,35 @@ class Downstream(asyncio.Protocol):
         It may still be sending. To close with bytes unread would reset the connection, and the
         reset overtake the reason: so what comes is dropped, for a moment.
         """
+        self._proxy.router.refusals[refusal.code] += 1
+        self.due_s = inf
         self.write(refusal.render(None, keep_alive=False))
-        self._transport.write_eof()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self.pause_reading(paused=False)
         self._turned_away = self._proxy.loop.call_later(_LEAVE_WITHIN_S, self._transport.abort)
+
+    def _cut_if_stalled(self) -> None:
+        """End the connection of a client that has taken nothing since this was last looked at."""
+        before_bytes = self._unsent_bytes
+        self._wait_for_reader()
+        if self._unsent_bytes >= before_bytes:
+            self._proxy.router.clients_stalled += 1
+            self.cut(reset=True)
+
+    def _wait_for_reader(self) -> None:
+        """Set when the client must have taken something of what is on its way to it."""
+        self._unsent_bytes = self._unsent()
+        self.due_s = self._proxy.loop.time() + self._proxy.limits.stalled_client_s
+
+    def _unsent(self) -> int:
+        """Bytes that the client has yet to take, the kernel's included."""
+        sock = self._transport.get_extra_info("socket")
+        kernels = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4)
+        return self._transport.get_write_buffer_size() + int(struct.unpack("i", kernels)[0])
 
     def _close(self) -> None:
         """Close once all that was written has gone out."""
-        self._transport.close()
+        if not self._transport.is_closing():
+            self._wait_for_reader()
+            self._transport.close()

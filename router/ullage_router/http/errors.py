@@ -45,10 +45,25 @@ UNKNOWN_CODING: Final = Refusal(
     501, "not_implemented", "Of the transfer codings, only chunked is understood here."
 )
 
-
 OVERLOADED: Final = Refusal(
     503, "router_overloaded", "The router has no descriptors left. Try again in a moment.", 1
 )
+HEAD_TIMEOUT: Final = Refusal(
+    408, "head_timeout", "The request's head did not come in time (limits.head_timeout_s)."
+)
+BODY_TIMEOUT: Final = Refusal(
+    408, "body_timeout", "The request's body stopped coming (limits.body_timeout_s)."
+)
+
+
+def too_many_connections(limit: int) -> Refusal:
+    """Nobody's fault: there are more clients than this router was set up for."""
+    return Refusal(
+        503,
+        "router_overloaded",
+        f"The router has its {limit} client connections. Try again in a moment.",
+        1,
+    )
 
 
 def head_too_large(limit_bytes: int) -> Refusal:
@@ -56,6 +71,11 @@ def head_too_large(limit_bytes: int) -> Refusal:
     return Refusal(
         431, "headers_too_large", f"The request's head is larger than {limit_bytes} bytes."
     )
+
+
+def too_many_headers(limit: int) -> Refusal:
+    """The client's fault: its headers."""
+    return Refusal(431, "too_many_headers", f"The request has more than {limit} header fields.")
 
 
 def body_too_large(limit_bytes: int) -> Refusal:
@@ -71,5 +91,22 @@ def refused(why: Why) -> Refusal:
 
 
 def replica_failed(replica_id: str, problem: str) -> Refusal:
-    """The replica's fault, and another was tried or there is none."""
+    """The replica's fault, and no other could be tried."""
     return Refusal(502, "replica_failed", f"Replica {replica_id} gave no valid answer: {problem}.")
+
+
+def replica_late(replica_id: str, problem: str) -> Refusal:
+    """The replica's fault: `limits.first_byte_timeout_s` is over."""
+    return Refusal(504, "replica_timeout", f"Replica {replica_id} is late: {problem}.")
+
+
+def replica_full(replica_id: str, problem: str) -> Refusal:
+    """The replica said so, and no other could be tried."""
+    return Refusal(503, "no_capacity", f"Replica {replica_id} has no room: {problem}", 1)
+
+
+def broken_off(replica_id: str, problem: str) -> Refusal:
+    """The replica's fault, in the midst of its answer: it goes into the answer, as a last event."""
+    return Refusal(
+        502, "replica_failed", f"Replica {replica_id} broke off here: {problem}. The answer is cut."
+    )

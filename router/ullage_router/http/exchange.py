@@ -1,31 +1,39 @@
 """One request's life: choose, send, pass the answer on; while nothing is lost, try another.
 
 Rules
-* A second replica is tried only before the first byte reaches the client, and never a third.
+* A second replica is tried only before the first byte reaches the client, within the budget, and
+  never a third. A replica that answers 503, or says so in a stream's first event, has no room: that
+  counts as a try. Any other answer is the client's.
 * A connection that was reused and closed at once proves nothing about the replica (it may have been
   closed as idle just then): the request goes there once more, on a new connection.
 * The in-flight count is held from the decision to the last byte, whatever the end.
 * A client that has gone ends the exchange at once, so that vLLM stops generating.
+* An answer that breaks off never looks whole; a stream of events says why, in a last event.
 """
 
 import asyncio
 import errno
+from collections.abc import Sequence
+from functools import lru_cache
+from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from ullage_router.core.decide import Why
 from ullage_router.core.fleet import Replica
 from ullage_router.core.inflight import Hold
-from ullage_router.http.errors import OVERLOADED, Refusal, refused, replica_failed
-from ullage_router.http.message import (
-    Header,
-    Request,
-    header_value,
-    request_head,
-    response_head,
-    value_of,
+from ullage_router.http.errors import (
+    OVERLOADED,
+    Refusal,
+    broken_off,
+    refused,
+    replica_failed,
+    replica_full,
+    replica_late,
 )
-from ullage_router.http.response import Head, ResponseReader
+from ullage_router.http.events import FirstEvent
+from ullage_router.http.message import Request, header_value, request_head, response_head
+from ullage_router.http.response import Head
 from ullage_router.http.upstream import Failure, Upstream
 from ullage_router.tally import Tally
 from ullage_shared.peer import why_unreachable
@@ -37,48 +45,55 @@ if TYPE_CHECKING:
 _MOST_REPLICAS: Final = 2
 _IDLE_CLOSE_S: Final = 0.25
 _OUR_WANT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_CHUNKING: Final = frozenset({b"transfer-encoding"})
-_NOTHING: Final[frozenset[bytes]] = frozenset()
+_FULL: Final = 503
 
 
 class Exchange:
     """One request and its answer."""
 
+    _hold: Hold | None = None
+    _upstream: Upstream | None = None
+    _connecting: asyncio.Task[None] | None = None
+    _first_event: FirstEvent | None = None
+    _passing = False
+    """Has the client been given something of the answer?"""
+    _body_began = False
+    _keep_alive = False
+    _tunnel = False
+    _head: Head
+    _replica: Replica
+    _tally: Tally
+
     def __init__(self, proxy: "Proxy", client: "Downstream", request: Request) -> None:
         self._proxy = proxy
         self._client = client
         self._request = request
-        self._id = value_of(request.headers, b"x-request-id") or proxy.new_request_id()
+        self._id = request.fields.first(b"x-request-id") or proxy.new_request_id()
         self._began_s = perf_counter()
         self._tried: list[str] = []
-        self._failure: Refusal | None = None
-        self._replica: Replica
-        self._tally: Tally
-        self._hold: Hold | None = None
-        self._upstream: Upstream | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._status = 0
-        self._first_byte = True
-        self._cut_needs_reset = False
 
     def start(self) -> None:
         """Choose a replica and send the request there, or refuse it."""
-        decision = self._proxy.router.choose(self._request.body, self._tried)
+        proxy = self._proxy
+        proxy.budget.request(proxy.router.now_s())
+        decision = proxy.router.choose(self._request.body)
         if decision.replica is None:
-            nobody_left = decision.why is Why.NO_REPLICA
-            self._refuse(self._failure if self._failure and nobody_left else refused(decision.why))
-            return
-        self._replica = decision.replica
-        self._tried.append(decision.replica.key)
-        self._dispatch(self._proxy.pool.take(decision.replica.address))
+            self._refuse(refused(decision.why))
+        else:
+            self._go_to(decision.replica)
 
     def abandon(self) -> None:
         """The client has gone."""
+        upstream, self._upstream = self._upstream, None
         if self._connecting is not None:
             self._connecting.cancel()
-        if self._upstream is not None:
-            self._upstream.abort()
-        if self._hold is not None:
+        if self._tunnel:
+            assert upstream is not None
+            upstream.leave()
+            self._count_whole()
+        elif self._hold is not None:
+            if upstream is not None:
+                upstream.abort()
             self._tally.client_gone += 1
         self._let_go()
 
@@ -91,6 +106,19 @@ class Exchange:
         """The client has caught up."""
         if self._upstream is not None:
             self._upstream.resume()
+
+    def overdue(self) -> None:
+        """The answer has not begun in time."""
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            upstream.abort()
+            limit_s = self._proxy.limits.first_byte_timeout_s
+            self.broken(Failure.TIMEOUT, f"no answer within {limit_s:g} s")
+
+    def _go_to(self, replica: Replica) -> None:
+        self._replica = replica
+        self._tried.append(replica.key)
+        self._dispatch(self._proxy.pool.take(replica.address))
 
     def _dispatch(self, upstream: Upstream | None) -> None:
         self._hold, self._tally = self._proxy.router.dispatch(self._replica)
@@ -118,95 +146,236 @@ class Exchange:
 
     def _send(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        request = self._request
-        head = request_head(request, self._id, str(self._replica.address), self._replica.dp_rank)
-        reader = ResponseReader(bodiless=request.method == b"HEAD", dechunk=request.http_1_0)
+        request, replica = self._request, self._replica
+        head = request_head(request, self._id, replica.address, replica.dp_rank)
         self._sent_s = perf_counter()
-        upstream.send(self, reader, head, request.body)
+        if request.websocket:
+            upstream.send_websocket(self, head)
+        else:
+            bodiless = request.method == b"HEAD"
+            dechunk = request.http_1_0
+            upstream.send(self, head, request.body, bodiless=bodiless, dechunk=dechunk)
+        limit_s = self._proxy.limits.first_byte_timeout_s
+        if limit_s:
+            self._client.due_s = self._proxy.loop.time() + limit_s
         if self._client.slow:
             upstream.pause()
 
     # The answer
 
     def head(self, head: Head, body: bytes) -> None:
-        """Pass the head on, with the replica's name and what came of the body with it."""
-        request = self._request
-        self._status = head.status
-        chunked = value_of(head.headers, b"transfer-encoding") is not None
-        without_end = head.until_close or (chunked and request.http_1_0)
-        if without_end:
-            self._cut_needs_reset = True
-        self._keep_alive = request.keep_alive and not without_end and not self._proxy.stopping
-        extra: list[Header] = [(b"x-ullage-replica", header_value(self._replica.id))]
-        if value_of(head.headers, b"x-request-id") is None:
-            extra.append((b"X-Request-Id", self._id))
-        passed_on = response_head(
-            head.status,
-            head.reason,
-            head.headers,
-            extra,
-            keep_alive=self._keep_alive,
-            http_1_0=request.http_1_0,
-            drop=_CHUNKING if request.http_1_0 else _NOTHING,
-        )
-        if body:
-            self._count(body)
-            passed_on += body
-        self._client.write(passed_on)
+        """Look whether it is a refusal; else pass it on, with what came of the body with it."""
+        self._head = head
+        if head.status == _FULL and self._elsewhere_if_full():
+            return
+        if head.event_stream and self._request.method != b"HEAD":
+            self._first_event = FirstEvent(chunked=head.chunked and not self._request.http_1_0)
+            if body:
+                self._hold_back(body)
+        else:
+            self._pass(body)
 
     def data(self, data: bytes) -> None:
-        """Pass a piece of the body on."""
-        self._count(data)
-        self._client.write(data)
-
-    def _count(self, data: bytes) -> None:
-        if self._first_byte:
-            self._first_byte = False
-            self._tally.first_byte_s.observe(perf_counter() - self._began_s)
-        self._tally.chunks += 1
-        self._tally.response_bytes += len(data)
+        """A piece of the body: to be looked at first, or the first one, or to be rid of chunks."""
+        if self._first_event is not None:
+            self._hold_back(data)
+        else:
+            self._body(data)
+            self._client.write(data)
 
     def finished(self) -> None:
         """All has come: the connection may serve another."""
-        assert self._upstream is not None
-        self._proxy.pool.give(self._upstream)
+        if not self._passing:
+            self._pass(self._held())
+        self._give_back()
         self._proxy.router.answered(self._replica)
-        self._tally.responses[self._status] += 1
-        self._tally.duration_s.observe(perf_counter() - self._began_s)
+        self._count_whole()
         self._let_go()
         self._client.done(keep_alive=self._keep_alive)
 
     def broken(self, failure: Failure, problem: str) -> None:
         """The replica failed."""
         upstream, self._upstream = self._upstream, None
-        self._let_go()
-        if self._status:
-            self._tally.cut += 1
-            self._client.cut(reset=self._cut_needs_reset)
+        if self._tunnel:
+            self._count_whole()
+            self._let_go()
+            self._client.cut(reset=False)
+        elif self._passing:
+            self._break_off(upstream, problem)
         elif failure is Failure.CLOSED and upstream is not None and self._was_idle(upstream):
+            self._let_go()
             self._dispatch(None)
         else:
+            self._first_event = None
             self._proxy.router.failed(self._replica, failure, problem)
-            self._failure = replica_failed(self._replica.id, problem)
-            if len(self._tried) < _MOST_REPLICAS:
-                self.start()
-            else:
-                self._refuse(self._failure)
+            late = failure is Failure.TIMEOUT
+            refusal = (replica_late if late else replica_failed)(self._replica.id, problem)
+            why_not = self._elsewhere()
+            if why_not is not None:
+                self._refuse(refused(why_not) if why_not is Why.FULL else refusal)
 
-    def _was_idle(self, upstream: Upstream) -> bool:
-        return upstream.reused and perf_counter() - self._sent_s < _IDLE_CLOSE_S
+    def replica_slow(self) -> None:
+        """In a tunnel, the replica reads slowly: so must its client send."""
+        if self._tunnel:
+            self._client.pause_reading(paused=True)
+
+    def replica_caught_up(self) -> None:
+        """No longer."""
+        if self._tunnel:
+            self._client.pause_reading(paused=False)
+
+    def from_client(self, data: bytes) -> None:
+        """In a tunnel: what the client sent."""
+        if self._upstream is not None:
+            self._upstream.write(data)
+
+    # Refusals
+
+    def _hold_back(self, body: bytes) -> None:
+        event = self._first_event
+        assert event is not None
+        if not event.feed(body):
+            return
+        problem = event.refusal
+        if problem is None:
+            self._pass(self._held())
+        elif not self._elsewhere_if_full():
+            self._refuse(replica_full(self._replica.id, problem))
+
+    def _held(self) -> bytes:
+        event, self._first_event = self._first_event, None
+        return b"" if event is None else bytes(event.raw)
+
+    def _elsewhere_if_full(self) -> bool:
+        """The replica has no room. Has another?"""
+        self._proxy.router.full(self._replica)
+        return self._elsewhere() is None
+
+    def _elsewhere(self) -> Why | None:
+        """Try another replica, if there is one and the budget allows; else: why not."""
+        router = self._proxy.router
+        if len(self._tried) >= _MOST_REPLICAS or len(router.fleet.replicas) <= len(self._tried):
+            return Why.NO_REPLICA
+        decision = router.choose(self._request.body, self._tried)
+        if decision.replica is None:
+            return decision.why
+        if not self._proxy.budget.spend(router.now_s()):
+            router.tries_denied += 1
+            return Why.NO_REPLICA
+        self._first_event = None
+        self._give_back()
+        self._let_go()
+        self._go_to(decision.replica)
+        return None
 
     def _refuse(self, refusal: Refusal) -> None:
+        self._give_back()
         self._let_go()
         self._proxy.router.refusals[refusal.code] += 1
         request = self._request
         keep_alive = request.keep_alive and not self._proxy.stopping and not request.http_1_0
-        self._client.write(
-            refusal.render(self._id, keep_alive=keep_alive, with_body=request.method != b"HEAD")
-        )
+        with_body = request.method != b"HEAD"
+        self._client.write(refusal.render(self._id, keep_alive=keep_alive, with_body=with_body))
         self._client.done(keep_alive=keep_alive)
 
+    # What the client gets
+
+    def _pass(self, body: bytes) -> None:
+        """Begin the answer with its head and what there is of its body; the rest goes by itself."""
+        client, head = self._client, self._head
+        self._passing = True
+        self._request.body = b""  # It will not be sent again.
+        client.due_s = inf
+        self._keep_alive = (
+            self._request.keep_alive and not self._ends_by_close and not self._proxy.stopping
+        )
+        passed_on = self._head_for_client()
+        if body:
+            self._body(body)
+            passed_on += body
+        client.write(passed_on)
+        if head.switched:
+            self._begin_tunnel()
+
+    def _head_for_client(self) -> bytes:
+        head, request = self._head, self._request
+        kept: Sequence[bytes] = head.fields.kept
+        extra = [_replica_line(self._replica.id)] if self._proxy.name_replica else []
+        if b"x-request-id" not in head.fields.values:
+            extra.append(b"X-Request-Id: " + self._id)
+        if head.switched:
+            protocol = head.fields.first(b"upgrade") or b"websocket"
+            extra += [b"Connection: Upgrade", b"Upgrade: " + protocol]
+        if request.http_1_0:
+            kept = [line for line in kept if not line.lower().startswith(b"transfer-encoding:")]
+        return response_head(
+            head.status,
+            head.reason,
+            kept,
+            extra,
+            keep_alive=self._keep_alive,
+            http_1_0=request.http_1_0,
+        )
+
+    def _body(self, data: bytes) -> None:
+        """Count a piece of the body. After the first, the others pass by themselves if they can."""
+        tally, upstream = self._tally, self._upstream
+        if not self._body_began:
+            self._body_began = True
+            tally.first_byte_s.observe(perf_counter() - self._began_s)
+            if upstream is not None and self._passes_unseen:
+                upstream.pass_on(self._client.write, tally)
+        tally.chunks += 1
+        tally.response_bytes += len(data)
+
+    def _begin_tunnel(self) -> None:
+        assert self._upstream is not None
+        self._tunnel = True
+        self._upstream.tunnel(self._client.write, self._tally)
+        self._client.tunnel()
+
+    @property
+    def _passes_unseen(self) -> bool:
+        """Can the rest of the body go on without this exchange?"""
+        return not self._request.http_1_0 and (self._head.chunked or self._head.until_close)
+
+    @property
+    def _ends_by_close(self) -> bool:
+        """Is the end of the connection the only end that the client's answer has?"""
+        return self._head.until_close or (self._head.chunked and self._request.http_1_0)
+
+    def _break_off(self, upstream: Upstream | None, problem: str) -> None:
+        """End an answer that has begun, so that nobody takes it for a whole one."""
+        self._tally.cut += 1
+        events = self._head.event_stream and not self._ends_by_close
+        if events and upstream is not None and upstream.between_events():
+            event = b"data: " + broken_off(self._replica.id, problem).body + b"\n\n"
+            self._client.write(b"%x\r\n%s\r\n" % (len(event), event))
+        self._let_go()
+        self._client.cut(reset=self._ends_by_close)
+
+    # The ends
+
+    def _was_idle(self, upstream: Upstream) -> bool:
+        """Had the replica closed the connection before it saw the request?"""
+        unanswered = self._first_event is None
+        return unanswered and upstream.reused and perf_counter() - self._sent_s < _IDLE_CLOSE_S
+
+    def _count_whole(self) -> None:
+        self._tally.responses[self._head.status] += 1
+        self._tally.duration_s.observe(perf_counter() - self._began_s)
+
+    def _give_back(self) -> None:
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            self._proxy.pool.give(upstream)
+
     def _let_go(self) -> None:
-        if self._hold is not None:
-            self._hold.release()
-            self._hold = None
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.release()
+
+
+@lru_cache(maxsize=1024)
+def _replica_line(replica_id: str) -> bytes:
+    return b"x-ullage-replica: " + header_value(replica_id)

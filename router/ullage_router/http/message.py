@@ -5,14 +5,17 @@ Rules (RFC 9110 §7.6, RFC 9112)
   order and spelling, repeated fields included.
 * A request's body is held whole (so that it can be sent again) and goes on with `Content-Length`.
 * `Host` is the replica's; what the client asked for goes on as `X-Forwarded-Host`.
+* A head's fields are sorted as they come: into lines that pass, and values to judge by.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
+
+from ullage_shared.address import Address
 
 Header = tuple[bytes, bytes]
 
@@ -29,18 +32,49 @@ HOP_BY_HOP: Final = frozenset(
     }
 )
 FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
-_REQUEST_OWN: Final = frozenset(
-    {
+WITHHELD_FROM_REPLICA: Final = (
+    HOP_BY_HOP
+    | FRAMING
+    | {
         b"host",
-        b"content-length",
-        b"transfer-encoding",
         b"expect",
         b"x-forwarded-for",
         b"x-forwarded-host",
         b"x-forwarded-proto",
+        b"x-data-parallel-rank",
+        b"x-request-id",
     }
 )
+"""What the router judges by, or puts anew."""
+JUDGED_IN_ANSWER: Final = (
+    HOP_BY_HOP | FRAMING | {b"content-encoding", b"content-type", b"x-request-id"}
+)
+_NEVER_NAMED: Final = FRAMING | {b"host", b"close"}
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+
+
+class Fields(NamedTuple):
+    """A head's fields, sorted."""
+
+    kept: list[bytes]
+    """Lines that go on as they came, without their ends."""
+    values: dict[bytes, list[bytes]]
+    """By lower-case name: the values of those that do not, or that say how to go on."""
+
+    def first(self, name: bytes) -> bytes | None:
+        """The first value of a field that is not simply kept."""
+        values = self.values.get(name)
+        return values[0] if values else None
+
+
+def without_named(fields: Fields) -> Fields:
+    """Drop what `Connection` names, for it is for this connection alone; never what frames."""
+    listed = b",".join(fields.values[b"connection"]).lower().split(b",")
+    named = {token.strip() for token in listed} - HOP_BY_HOP - _NEVER_NAMED
+    if not named:
+        return fields
+    kept = [line for line in fields.kept if line.partition(b":")[0].lower() not in named]
+    return Fields(kept, {name: v for name, v in fields.values.items() if name not in named})
 
 
 @dataclass(slots=True)
@@ -50,35 +84,27 @@ class Request:
     method: bytes
     target: bytes
     """As sent: path and query, percent-encoding untouched."""
-    headers: list[Header]
+    fields: Fields
     body: bytes
     http_1_0: bool
     keep_alive: bool
     client: bytes
     """The client's IP address."""
-
-
-def named_by_connection(headers: Iterable[Header]) -> frozenset[bytes]:
-    """The fields that belong to this connection alone, in lower case; never those that frame."""
-    named: set[bytes] = set()
-    for name, value in headers:
-        if name.lower() == b"connection":
-            named.update(token.strip().lower() for token in value.split(b","))
-    return HOP_BY_HOP | (named - FRAMING) if named else HOP_BY_HOP
-
-
-def value_of(headers: Iterable[Header], wanted: bytes) -> bytes | None:
-    """The first value of a field (its name in lower case)."""
-    for name, value in headers:
-        if name.lower() == wanted:
-            return value
-    return None
+    tls: bool = False
+    """Did it come over TLS?"""
+    websocket: bool = False
+    """It asks to leave HTTP for a WebSocket: what follows is no request."""
 
 
 @lru_cache(maxsize=1024)
 def header_value(text: str) -> bytes:
     """Text from elsewhere as a field's value: what could end the field becomes `?`."""
     return bytes(byte if 0x20 <= byte < 0x7F else 0x3F for byte in text.encode())
+
+
+@lru_cache(maxsize=1024)
+def _host_line(address: Address) -> bytes:
+    return b"Host: " + str(address).encode()
 
 
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
@@ -96,33 +122,27 @@ def split_target(target: bytes) -> tuple[bytes, bytes]:
     return host, path if path.startswith(b"/") else b"/" + path
 
 
-def request_head(request: Request, request_id: bytes, host: str, dp_rank: int | None) -> bytes:
-    """The head for the replica. `request_id`: for a request that brings none."""
-    drop = named_by_connection(request.headers) | _REQUEST_OWN
-    forwarded_for, has_id = [], False
+def request_head(
+    request: Request, request_id: bytes, address: Address, dp_rank: int | None
+) -> bytes:
+    """The head for the replica."""
+    kept, values = request.fields
     asked_host, target = split_target(request.target)
-    lines = [request.method + b" " + target + b" HTTP/1.1", b"Host: " + host.encode()]
-    for name, value in request.headers:
-        lower = name.lower()
-        if lower == b"host":
-            asked_host = asked_host or value
-        elif lower == b"x-forwarded-for":
-            forwarded_for.append(value)
-        elif lower == b"x-data-parallel-rank" and dp_rank is not None:
-            continue
-        elif lower not in drop:
-            has_id = has_id or lower == b"x-request-id"
-            lines.append(name + b": " + value)
-    forwarded_for.append(request.client)
-    lines.append(b"X-Forwarded-For: " + b", ".join(forwarded_for))
-    lines.append(b"X-Forwarded-Proto: http")
-    if asked_host:
-        lines.append(b"X-Forwarded-Host: " + asked_host)
-    if not has_id:
-        lines.append(b"X-Request-Id: " + request_id)
+    host = asked_host or request.fields.first(b"host")
+    lines = [request.method + b" " + target + b" HTTP/1.1", _host_line(address), *kept]
+    forwarded_for = values.get(b"x-forwarded-for", ())
+    lines.append(b"X-Forwarded-For: " + b", ".join((*forwarded_for, request.client)))
+    lines.append(b"X-Forwarded-Proto: https" if request.tls else b"X-Forwarded-Proto: http")
+    if host:
+        lines.append(b"X-Forwarded-Host: " + host)
+    lines.append(b"X-Request-Id: " + request_id)
     if dp_rank is not None:
         lines.append(b"X-data-parallel-rank: %d" % dp_rank)
-    if request.body or request.method in (b"POST", b"PUT", b"PATCH"):
+    else:
+        lines += [b"X-data-parallel-rank: " + v for v in values.get(b"x-data-parallel-rank", ())]
+    if request.websocket:
+        lines.append(b"Connection: Upgrade\r\nUpgrade: websocket")
+    elif request.body or request.method in (b"POST", b"PUT", b"PATCH"):
         lines.append(b"Content-Length: %d" % len(request.body))
     lines.append(b"\r\n")
     return b"\r\n".join(lines)
@@ -131,18 +151,14 @@ def request_head(request: Request, request_id: bytes, host: str, dp_rank: int | 
 def response_head(
     status: int,
     reason: bytes,
-    headers: list[Header],
-    extra: Iterable[Header],
+    kept: Sequence[bytes],
+    extra: Iterable[bytes],
     *,
     keep_alive: bool,
     http_1_0: bool,
-    drop: frozenset[bytes] = frozenset(),
 ) -> bytes:
-    """The head for the client. `drop`: further fields to leave out, in lower case."""
-    hop = named_by_connection(headers) | drop
-    lines = [b"HTTP/1.1 %d %s" % (status, reason)]
-    lines += [name + b": " + value for name, value in headers if name.lower() not in hop]
-    lines += [name + b": " + value for name, value in extra]
+    """The head for the client. `kept`, `extra`: lines without their ends."""
+    lines = [b"HTTP/1.1 %d %s" % (status, reason), *kept, *extra]
     if not keep_alive:
         lines.append(b"Connection: close")
     elif http_1_0:
@@ -155,7 +171,8 @@ def whole_response(
     status: int, headers: Iterable[Header], body: bytes, *, keep_alive: bool, with_body: bool = True
 ) -> bytes:
     """A response of our own. `with_body` False: the answer to HEAD."""
-    own = [*headers, (b"Content-Length", b"%d" % len(body))]
+    own = [name + b": " + value for name, value in headers]
+    own.append(b"Content-Length: %d" % len(body))
     head = response_head(
         status, _REASONS.get(status, b""), own, (), keep_alive=keep_alive, http_1_0=False
     )

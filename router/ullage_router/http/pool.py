@@ -1,13 +1,14 @@
 """Idle connections to replicas, kept for the next request.
 
-Rule: one that has been idle for longer than `idle_s` is never used again. uvicorn, in front of
-vLLM, closes after 5 s; a request written to a connection just being closed is lost.
+Rule: one that has been idle for longer than `idle_upstream_s` is never used again. uvicorn, in
+front of vLLM, closes after 5 s; a request written to a connection just being closed is lost.
 """
 
 import asyncio
 import ssl
 from collections import defaultdict
 
+from ullage_router.config import Limits
 from ullage_router.http.upstream import Upstream
 from ullage_shared.address import Address
 
@@ -16,25 +17,19 @@ class Pool:
     """The idle connections by address, the most recently used first."""
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        idle_s: float,
-        connect_s: float,
-        tls: ssl.SSLContext | None = None,
+        self, loop: asyncio.AbstractEventLoop, limits: Limits, tls: ssl.SSLContext | None = None
     ) -> None:
         """`tls`: for addresses that are reached over TLS; None: the system's authorities."""
+        self.limits = limits
         self._loop = loop
         self._tls = tls or ssl.create_default_context()
-        self._idle_s = idle_s
-        self._connect_s = connect_s
         self._idle: defaultdict[Address, list[Upstream]] = defaultdict(list)
-        self._sweeper = loop.call_later(idle_s, self._sweep)
+        self._sweeper = loop.call_later(limits.idle_upstream_s, self._sweep)
 
     def take(self, address: Address) -> Upstream | None:
         """An open idle connection, if there is one."""
         idle = self._idle.get(address)
-        oldest_s = self._loop.time() - self._idle_s
+        oldest_s = self._loop.time() - self.limits.idle_upstream_s
         while idle:
             upstream = idle.pop()
             if upstream.open and upstream.idle_since_s > oldest_s:
@@ -49,8 +44,8 @@ class Pool:
             self._idle[upstream.address].append(upstream)
 
     async def connect(self, address: Address) -> Upstream:
-        """A new connection. Raises `OSError`, and `TimeoutError` after `connect_s`."""
-        async with asyncio.timeout(self._connect_s):
+        """A new connection. Raises `OSError`, and `TimeoutError` after `connect_timeout_s`."""
+        async with asyncio.timeout(self.limits.connect_timeout_s):
             _, upstream = await self._loop.create_connection(
                 lambda: Upstream(address),
                 address.host,
@@ -73,8 +68,8 @@ class Pool:
         return sum(len(idle) for idle in self._idle.values())
 
     def _sweep(self) -> None:
-        self._sweeper = self._loop.call_later(self._idle_s / 2, self._sweep)
-        oldest_s = self._loop.time() - self._idle_s
+        self._sweeper = self._loop.call_later(self.limits.idle_upstream_s / 2, self._sweep)
+        oldest_s = self._loop.time() - self.limits.idle_upstream_s
         for address, idle in list(self._idle.items()):
             kept = []
             for upstream in idle:

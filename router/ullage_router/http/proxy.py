@@ -3,12 +3,16 @@
 import asyncio
 import contextlib
 import logging
+import resource
 import ssl
 from collections.abc import Callable
+from math import inf
 from random import Random
 from typing import Final
 
-from ullage_router.config import Limits
+from ullage_router.config import Config, Limits
+from ullage_router.core.budget import RetryBudget
+from ullage_router.core.policy import RetryPolicy
 from ullage_router.http.downstream import Downstream
 from ullage_router.http.pool import Pool
 from ullage_router.router import Router
@@ -18,6 +22,8 @@ from ullage_shared.peer import why_unreachable
 
 _log: Final = logging.getLogger("ullage.router")
 _BACKLOG: Final = 4096
+_REPORT_EVERY_S: Final = 5.0
+_OTHER_FILES: Final = 64
 
 
 class Proxy:
@@ -37,19 +43,50 @@ class Proxy:
         `replica_tls`: for replicas at `https://`; None: the system's authorities.
         """
         self.router = router
-        self.limits = limits
         self.loop = loop
         self.models = models
-        self.pool = Pool(
-            loop, idle_s=limits.idle_upstream_s, connect_s=limits.connect_timeout_s, tls=replica_tls
-        )
+        self.budget = RetryBudget(RetryPolicy())
+        self.pool = Pool(loop, limits, replica_tls)
+        self.name_replica = True
         self.stopping = False
         self.clients: set[Downstream] = set()
         """Open client connections."""
-        self._all_gone = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._hurry = False
         self._rng = rng
         self._seldom = Seldom()
         self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._use(limits)
+
+    def configure(self, config: Config) -> None:
+        """Take on another configuration. What is under way keeps the limits it began with."""
+        self.name_replica = config.name_replica
+        self.budget.policy = config.retry
+        self._use(config.limits)
+
+    def _use(self, limits: Limits) -> None:
+        self.limits = limits
+        self.pool.limits = limits
+        self.max_connections = limits.max_connections or _connections_allowed()
+        shortest_s = min(
+            limits.head_timeout_s,
+            limits.body_timeout_s,
+            limits.idle_client_s,
+            limits.stalled_client_s,
+            limits.first_byte_timeout_s or inf,
+        )
+        self._sweep_every_s = min(1.0, shortest_s / 4)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._sweeper = self.loop.call_later(self._sweep_every_s, self._sweep)
+
+    def _sweep(self) -> None:
+        """End what is overdue. One look at every connection costs less than a timer for each."""
+        self._sweeper = self.loop.call_later(self._sweep_every_s, self._sweep)
+        now_s = self.loop.time()
+        for client in [client for client in self.clients if client.due_s < now_s]:
+            client.overdue()
 
     def new_request_id(self) -> bytes:
         """An `X-Request-Id` for a request that brings none: 128 random bits."""
@@ -66,7 +103,7 @@ class Proxy:
         """A client connection is gone."""
         self.clients.discard(client)
         if self.stopping and not self.clients:
-            self._all_gone.set()
+            self._wake.set()
 
     async def listen(
         self, address: Address, *, tls: ssl.SSLContext | None = None, share_port: bool = False
@@ -92,11 +129,31 @@ class Proxy:
             self._server.close()
         for client in list(self.clients):
             client.stop_when_idle()
-        if self.clients:
+        end_s = self.loop.time() + grace_s
+        while self.clients and not self._hurry and (left_s := end_s - self.loop.time()) > 0:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_gone.wait(), grace_s)
+                await asyncio.wait_for(self._wake.wait(), min(left_s, _REPORT_EVERY_S))
+            if self.clients:
+                _log.info(line("still_stopping", connections=len(self.clients)))
         if self.clients:
             _log.warning(line("cut_by_stop", connections=len(self.clients)))
         for client in list(self.clients):
             client.cut(reset=True)
+        self.close()
+
+    def cut_now(self) -> None:
+        """Whoever stops the router will wait no longer."""
+        self._hurry = True
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the timers and the idle connections to replicas."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         self.pool.close()
+
+
+def _connections_allowed() -> int:
+    """How many clients the limit of open files suffices for, with a replica connection for each."""
+    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(1, (open_files - _OTHER_FILES) // 2)

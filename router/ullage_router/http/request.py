@@ -4,6 +4,7 @@ Pure: bytes in, values out, no sockets. llhttp in its strict mode decides what i
 refuses (two lengths, a length beside chunks, bare line feeds, obsolete folding, …) goes no further.
 """
 
+from enum import Enum, auto
 from typing import Final
 
 import httptools
@@ -15,155 +16,250 @@ from ullage_router.http.errors import (
     Refusal,
     body_too_large,
     head_too_large,
+    too_many_headers,
 )
-from ullage_router.http.message import Header, Request
+from ullage_router.http.message import (
+    FRAMING,
+    WITHHELD_FROM_REPLICA,
+    Fields,
+    Request,
+    without_named,
+)
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MOST_PIECES: Final = 64
 _VERSIONS: Final = ("1.0", "1.1")
 
 
+class Phase(Enum):
+    """What a connection waits for."""
+
+    IDLE = auto()
+    """A request: nothing of it has come."""
+    HEAD = auto()
+    """The rest of a head."""
+    BODY = auto()
+    """The rest of a body, or trailers."""
+    TUNNEL = auto()
+    """Nothing: what follows a request to change the protocol is not ours to read."""
+
+
 class RequestReader:
     """Reads the requests of one connection, pipelined ones too."""
 
-    def __init__(self, client: bytes, *, max_head_bytes: int, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        client: bytes,
+        *,
+        max_head_bytes: int,
+        max_headers: int,
+        max_body_bytes: int,
+        tls: bool = False,
+    ) -> None:
         """`client`: the peer's IP address, for `X-Forwarded-For`."""
         self.refusal: Refusal | None = None
         """Set: nothing more can be read from this connection, and this is why."""
         self.wants_continue = False
         """The client waits for `100 Continue` before it sends the body."""
+        self.phase = Phase.IDLE
+        self.beyond = bytearray()
+        """What came behind a request to change the protocol."""
         self._client = client
+        self._tls = tls
         self._max_head_bytes = max_head_bytes
+        self._max_headers = max_headers
         self._max_body_bytes = max_body_bytes
-        self._line_bytes = 0  # Since llhttp last had something to tell: a line without an end.
+        self._read = b""
+        self._unheard_bytes = 0
         self._done: list[Request] = []
         self._parser = httptools.HttpRequestParser(self)
-        self.on_message_begin()
+        self._reads: list[bytes] = []
+        self._begin()
 
     def feed(self, data: bytes) -> list[Request]:
         """Take in what has come: the requests that are whole now. Look at `refusal` after."""
-        unread = memoryview(data)
-        self._line_bytes += len(data)
-        while unread and self.refusal is None:
-            try:
-                self._parser.feed_data(unread)
-                break
-            except httptools.HttpParserUpgrade as upgrade:
-                unread = unread[upgrade.args[0] :]
-                self._past_upgrade()
-            except httptools.HttpParserError:
-                self._refuse(NOT_HTTP)
-        if self._line_bytes > self._max_head_bytes:
+        if self.phase is Phase.TUNNEL:
+            self.beyond += data
+            return []
+        self._read = data
+        if self.phase is Phase.HEAD:
+            self._reads.append(data)
+        self._unheard_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._past_upgrades(memoryview(data)[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse(NOT_HTTP)
+        if self._unheard_bytes > self._max_head_bytes:
             self._refuse(head_too_large(self._max_head_bytes))
+        self._read = b""
         done, self._done = self._done, []
         return done
+
+    def go_on(self) -> list[Request]:
+        """The protocol was not changed after all: read on as HTTP. Returns what `feed` does."""
+        self.phase = Phase.IDLE
+        beyond, self.beyond = bytes(self.beyond), bytearray()
+        return self.feed(beyond)
 
     def close(self) -> None:
         """Nothing more will come. (The parser holds this reader's methods: a cycle ends here.)"""
         self.refusal = self.refusal or NOT_HTTP
+        self._done = []
         del self._parser
 
-    def _past_upgrade(self) -> None:
-        """Go on behind a head that asked for another protocol, as if it had not asked.
+    def _past_upgrades(self, unread: memoryview) -> None:
+        """Go on behind a head that asked for another protocol, where llhttp stops."""
+        while self.refusal is None:
+            if self._begins_tunnel():
+                self.phase = Phase.TUNNEL
+                self.beyond += unread
+                return
+            try:
+                self._read_without_upgrade()
+                self._parser.feed_data(unread)
+            except httptools.HttpParserUpgrade as upgrade:  # Another, pipelined behind it.
+                unread = unread[upgrade.args[0] :]
+            except httptools.HttpParserError:
+                self._refuse(NOT_HTTP)
+            else:
+                return
 
-        llhttp stops at such a head, body or no body. The wish is the client's to make and ours to
-        ignore (RFC 9110 §7.8), so the same head is read again without it.
-        """
-        method = self._parser.get_method()
+    def _begins_tunnel(self) -> bool:
+        """Is what was asked for a WebSocket? It is a tunnel: nothing behind it is a request."""
+        method, values = self._parser.get_method(), self._fields.values
         if method == b"CONNECT":
             self._refuse(NO_CONNECT)
-        if self.refusal is not None:
-            return
-        lines = [b"%s %s HTTP/%s" % (method, self._target, self._version.encode())]
-        lines += [b"%s: %s" % (n, v) for n, v in self._headers if n.lower() != b"upgrade"]
+            return False
+        websocket = values[b"upgrade"][0].lower() == b"websocket"
+        if not websocket or method != b"GET" or not FRAMING.isdisjoint(values):
+            return False
         self._parser = httptools.HttpRequestParser(self)
-        try:
-            self._parser.feed_data(b"\r\n".join(lines) + b"\r\n\r\n")
-        except httptools.HttpParserError:
-            self._refuse(NOT_HTTP)
+        self._finish(method, keep_alive=True, websocket=True)
+        return True
+
+    def _read_without_upgrade(self) -> None:
+        """Read the head again, without its wish; its body follows, which llhttp has not read.
+
+        Any wish but for a WebSocket is the client's to make and ours to ignore (RFC 9110 §7.8), one
+        for h2c above all.
+        """
+        method, (kept, values) = self._parser.get_method(), self._fields
+        lines = [b"%s %s HTTP/%s" % (method, self._target, self._version.encode()), *kept]
+        lines += [n + b": " + v for n, all_ in values.items() for v in all_ if n != b"upgrade"]
+        self._parser = httptools.HttpRequestParser(self)
+        head = b"\r\n".join(lines) + b"\r\n\r\n"
+        read, self._read = self._read, head
+        self._parser.feed_data(head)
+        self._read = read
 
     def _refuse(self, refusal: Refusal) -> None:
         self.refusal = self.refusal or refusal
+
+    def _begin(self) -> None:
+        self._target = b""
+        self._kept: list[bytes] = []
+        self._values: dict[bytes, list[bytes]] = {}
+        self._pieces: list[bytes | bytearray] = []
+        self._rest = bytearray()
+        self._body_bytes = 0
 
     # Called by llhttp
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._target = b""
-        self._headers: list[Header] = []
-        self._pieces: list[bytes | bytearray] = []
-        self._rest = bytearray()
-        self._head_bytes = 0
-        self._body_bytes = 0
-        self._head_whole = False
-        self._line_bytes = 0
+        self.phase = Phase.HEAD
+        self._unheard_bytes = 0
+        self._reads = [self._read]
+        self._begin()
 
     def on_url(self, piece: bytes) -> None:
         """A piece of the target."""
         self._target += piece
-        self._count_head(len(piece))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A field; or a trailer, which ends here."""
-        self._count_head(len(name) + len(value) + 4)
-        if not self._head_whole:
-            self._headers.append((name, value))
-
-    def _count_head(self, size: int) -> None:
-        self._line_bytes = 0
-        self._head_bytes += size
-        if self._head_bytes > self._max_head_bytes:
-            self._refuse(head_too_large(self._max_head_bytes))
+        lower = name.lower()
+        if lower in WITHHELD_FROM_REPLICA:
+            self._values.setdefault(lower, []).append(value)
+        else:
+            self._kept.append(name + b": " + value)
 
     def on_headers_complete(self) -> None:
         """The head is whole: can its body be taken?"""
-        self._head_whole = True
-        self._version = self._parser.get_http_version()
-        fields: dict[bytes, bytes] = {}
-        hosts = 0
-        for name, value in self._headers:
-            lower = name.lower()
-            hosts += lower == b"host"
-            fields.setdefault(lower, value)
-        if self._version not in _VERSIONS or hosts > 1 or (hosts == 0 and self._version == "1.1"):
+        self.phase = Phase.BODY
+        kept, values = self._kept, self._values
+        self._kept, self._values = [], {}  # For trailers.
+        self._fields = Fields(kept, values)
+        if len(kept) + sum(map(len, values.values())) > self._max_headers:
+            self._refuse(too_many_headers(self._max_headers))
+        raw = self._reads[0] if len(self._reads) == 1 else b"".join(self._reads)
+        self._reads = []
+        if self._target + b" HTTP/1." not in raw:  # llhttp also knows RTSP, and others.
             self._refuse(NOT_HTTP)
-        if fields.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
-            self._refuse(UNKNOWN_CODING)
-        if int(fields.get(b"content-length", b"0")) > self._max_body_bytes:
+        if len(raw) > self._max_head_bytes:
+            exactly = len(self._target) + sum(len(line) + 2 for line in kept)
+            exactly += sum(len(n) + len(v) + 4 for n, all_ in values.items() for v in all_)
+            if exactly > self._max_head_bytes:
+                self._refuse(head_too_large(self._max_head_bytes))
+        self._unheard_bytes = 0
+        self._version = self._parser.get_http_version()
+        self._judge(values, self._version)
+        if b"connection" in values:
+            self._fields = without_named(self._fields)
+
+    def _judge(self, values: dict[bytes, list[bytes]], version: str) -> None:
+        hosts = len(values.get(b"host", ()))
+        if version not in _VERSIONS or hosts > 1 or (hosts == 0 and version == "1.1"):
+            self._refuse(NOT_HTTP)
+        codings = values.get(b"transfer-encoding")
+        if codings is not None:
+            if version == "1.0":  # Its framing cannot be trusted (RFC 9112 §6.1).
+                self._refuse(NOT_HTTP)
+            if len(codings) > 1 or codings[0].strip().lower() != b"chunked":
+                self._refuse(UNKNOWN_CODING)
+        lengths = values.get(b"content-length")
+        if lengths is not None and int(lengths[0]) > self._max_body_bytes:
             self._refuse(body_too_large(self._max_body_bytes))
-        expects = fields.get(b"expect", b"").lower() == b"100-continue"
-        self.wants_continue = expects and self._version == "1.1"
+        expected = values.get(b"expect")
+        if expected is not None and expected[0].lower() == b"100-continue":
+            self.wants_continue = version == "1.1"
 
     def on_body(self, piece: bytes) -> None:
         """A piece of the body."""
-        self._line_bytes = 0
+        self._unheard_bytes = 0
         self._body_bytes += len(piece)
         if self._body_bytes > self._max_body_bytes:
             self._refuse(body_too_large(self._max_body_bytes))
-        elif self.refusal is None:
-            self._keep(piece)
-
-    def _keep(self, piece: bytes) -> None:
-        """Add a piece. Very small ones would weigh many times their size, so they are joined."""
-        if len(self._pieces) < _MOST_PIECES:
+        elif self.refusal is not None:
+            return
+        elif len(self._pieces) < _MOST_PIECES:
             self._pieces.append(piece)
-        else:
+        else:  # Very small pieces would weigh many times their size, so they are joined.
             self._rest += piece
 
     def on_message_complete(self) -> None:
         """The request is whole."""
         self.wants_continue = False
-        if self.refusal is not None or self._parser.should_upgrade():
-            return
+        self.phase = Phase.IDLE
+        self._unheard_bytes = 0
+        if self.refusal is None and not self._parser.should_upgrade():
+            keep_alive = self._parser.should_keep_alive()
+            self._finish(self._parser.get_method(), keep_alive=keep_alive)
+
+    def _finish(self, method: bytes, *, keep_alive: bool, websocket: bool = False) -> None:
         pieces = self._pieces if not self._rest else [*self._pieces, self._rest]
         self._done.append(
             Request(
-                method=self._parser.get_method(),
-                target=self._target,
-                headers=self._headers,
-                body=bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces),
-                http_1_0=self._version == "1.0",
-                keep_alive=bool(self._parser.should_keep_alive()),
-                client=self._client,
+                method,
+                self._target,
+                self._fields,
+                bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces),
+                self._version == "1.0",
+                keep_alive,
+                self._client,
+                self._tls,
+                websocket,
             )
         )

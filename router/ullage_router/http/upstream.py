@@ -4,14 +4,19 @@ Rules
 * One read is one write: what has come goes on at once.
 * An exchange is told exactly once how it ended: `finished` or `broken`.
 * Bytes that nobody asked for end the connection.
+* A body that goes on as it is passes by its exchange: llhttp reads along, only to find its end.
 """
 
 import asyncio
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol, cast
 
+import httptools
+
 from ullage_router.http.keepalive import keep_alive
 from ullage_router.http.response import Head, InvalidResponseError, ResponseReader
+from ullage_router.tally import Tally
 from ullage_shared.address import Address
 
 
@@ -24,6 +29,8 @@ class Failure(StrEnum):
     """The connection ended before the response did."""
     INVALID = "invalid"
     """What came is not HTTP."""
+    TIMEOUT = "timeout"
+    """The answer did not begin in time."""
 
 
 class Exchange(Protocol):
@@ -33,13 +40,19 @@ class Exchange(Protocol):
         """The head has come, and perhaps some of the body with it."""
 
     def data(self, data: bytes) -> None:
-        """A further piece of the body."""
+        """A further piece of the body, unless it is passed on without asking."""
 
     def finished(self) -> None:
         """The response is whole; the connection is the exchange's to `Upstream.release`."""
 
     def broken(self, failure: Failure, problem: str) -> None:
         """It will not become whole; the connection is gone."""
+
+    def replica_slow(self) -> None:
+        """The replica reads more slowly than its client sends."""
+
+    def replica_caught_up(self) -> None:
+        """No longer."""
 
 
 class Upstream(asyncio.Protocol):
@@ -52,32 +65,49 @@ class Upstream(asyncio.Protocol):
         self.idle_since_s = 0.0
         self._transport: asyncio.Transport | None = None
         self._exchange: Exchange | None = None
-        self._reader: ResponseReader | None = None
+        self._reader = ResponseReader()
         self._paused = False
+        self._pass_on: Callable[[bytes], None] | None = None
+        self._tally: Tally
 
-    def send(self, exchange: Exchange, reader: ResponseReader, head: bytes, body: bytes) -> None:
+    def send(
+        self, exchange: Exchange, head: bytes, body: bytes, *, bodiless: bool, dechunk: bool
+    ) -> None:
         """Start an exchange on an open, idle connection."""
+        self._reader.begin(bodiless=bodiless, dechunk=dechunk)
+        self._start(exchange, head, body)
+
+    def send_websocket(self, exchange: Exchange, head: bytes) -> None:
+        """Start an exchange that may change the protocol."""
+        self._reader.begin(bodiless=False, dechunk=False, websocket=True)
+        self._start(exchange, head, b"")
+
+    def _start(self, exchange: Exchange, head: bytes, body: bytes) -> None:
         assert self._transport is not None
         self._exchange = exchange
-        self._reader = reader
         if len(body) < 65_536:
             self._transport.write(head + body)
         else:
             self._transport.writelines((head, body))
 
+    def pass_on(self, write: Callable[[bytes], None], tally: Tally) -> None:
+        """From here on, the body goes straight to `write`, and is counted."""
+        self._tally = tally
+        self._pass_on = write
+
     def release(self) -> bool:
         """Let a finished exchange go. True: the connection is open and may carry another."""
         self.resume()
-        reader, self._reader, self._exchange = self._reader, None, None
+        self._exchange = self._pass_on = None
         self.reused = True
-        if reader is not None and reader.whole and reader.keep_alive and self._spent:
+        if self._reader.whole and self._reader.keep_alive and self._spent:
             return True
         self.abort()
         return False
 
     def abort(self) -> None:
         """End the connection now. Its exchange hears nothing more."""
-        self._exchange = None
+        self._exchange = self._pass_on = None
         if self._transport is not None:
             self._transport.abort()
 
@@ -104,6 +134,29 @@ class Upstream(asyncio.Protocol):
             if self.open:
                 cast(asyncio.Transport, self._transport).resume_reading()
 
+    # In a tunnel
+
+    def tunnel(self, write: Callable[[bytes], None], tally: Tally) -> None:
+        """From here on, whatever comes goes to `write`, unread."""
+        self._reader.close()
+        self._reader.parse = _unread
+        self.pass_on(write, tally)
+
+    def write(self, data: bytes) -> None:
+        """Send what the client sent."""
+        if self.open:
+            cast(asyncio.Transport, self._transport).write(data)
+
+    def leave(self) -> None:
+        """The client has closed its end of the tunnel: close this one behind what it sent."""
+        self._exchange = self._pass_on = None
+        if self._transport is not None:
+            self._transport.close()
+
+    def between_events(self) -> bool:
+        """After a break: did what was passed on end with an event, and with a chunk?"""
+        return self._reader.between_events()
+
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -113,8 +166,29 @@ class Upstream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """The hot path."""
+        pass_on, reader = self._pass_on, self._reader
+        if pass_on is None:
+            self._received(data)
+            return
+        try:
+            reader.parse(data)
+            reader.tail = data if len(data) > 4 else reader.tail[-4:] + data
+            if reader.whole:
+                reader.passed()
+        except (httptools.HttpParserError, InvalidResponseError) as error:
+            self._fail(Failure.INVALID, str(error))
+            return
+        tally = self._tally
+        tally.chunks += 1
+        tally.response_bytes += len(data)
+        pass_on(data)
+        if reader.whole and self._exchange is not None:
+            self._exchange.finished()
+
+    def _received(self, data: bytes) -> None:
+        """A piece of a head, or of a body that its exchange wants to see."""
         exchange, reader = self._exchange, self._reader
-        if exchange is None or reader is None:
+        if exchange is None:
             self.abort()
             return
         in_body = reader.head is not None
@@ -129,22 +203,36 @@ class Upstream(asyncio.Protocol):
             exchange.head(reader.head, body)
         elif body:
             exchange.data(body)
-        if reader.whole:
+        if reader.whole and self._exchange is exchange:
             exchange.finished()
+
+    def pause_writing(self) -> None:
+        """The replica does not keep up with what the client sends."""
+        if self._exchange is not None:
+            self._exchange.replica_slow()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        if self._exchange is not None:
+            self._exchange.replica_caught_up()
 
     def eof_received(self) -> None:
         """The replica has said all it will; the event loop closes the connection."""
-        exchange, reader = self._exchange, self._reader
-        if exchange is not None and reader is not None and reader.end_of_stream():
-            exchange.finished()
+        if self._exchange is not None and self._reader.end_of_stream():
+            self._exchange.finished()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         self._transport = None
         self._fail(Failure.CLOSED, str(exc) if exc else "it closed the connection")
+        self._reader.close()
 
     def _fail(self, failure: Failure, problem: str) -> None:
         exchange = self._exchange
         self.abort()
         if exchange is not None:
             exchange.broken(failure, problem)
+
+
+def _unread(_: bytes) -> None:
+    """A tunnel's bytes are nobody's business."""

@@ -35,12 +35,12 @@ async def test_a_piece_reaches_the_client_before_the_next_is_sent() -> None:
         assert await client.piece() == b""
 
 
-async def test_the_head_reaches_the_client_before_the_first_piece() -> None:
+async def test_the_head_reaches_the_client_before_the_first_piece_unless_events_come() -> None:
     more = asyncio.Event()
 
     async def script(call: Call) -> None:
         await call.read_request()
-        await call.send(chunked_head())
+        await call.send(chunked_head([(b"Content-Type", b"application/x-ndjson")]))
         await more.wait()
         await call.send(LAST_CHUNK)
 
