@@ -197,6 +197,7 @@ class Exchange:
         """The replica failed."""
         upstream, self._upstream = self._upstream, None
         if self._tunnel:
+            self._tunnel = False
             self._count_whole()
             self._let_go()
             self._client.cut(reset=False)

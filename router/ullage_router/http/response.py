@@ -106,18 +106,20 @@ class ResponseReader:
         self._left_bytes -= len(body)
         self.tail = body if len(body) > 4 else self.tail[-4:] + body
         if self._bodiless:
-            if self.whole:
-                self._parser = None  # It does not know what was asked, and waits for a body.
-            if body:
-                self.keep_alive = False  # More of it may be on its way.
-            return b""
+            return self._without_body(body)
         if self.whole:
             self._check_end()
         if self._content is not None:
-            self._parser = None if self.whole else self._parser
             body = b"".join(self._content)
             self._content.clear()
         return body
+
+    def _without_body(self, behind: bytes) -> bytes:
+        if self.whole:
+            self._parser = None  # It does not know what was asked, and waits for a body.
+        if behind:
+            self.keep_alive = False  # More of it may be on its way.
+        return b""
 
     def passed(self) -> None:
         """The response is whole, and its last piece went to `parse` alone.
@@ -235,7 +237,7 @@ class ResponseReader:
             self.whole = True
 
     def _is_chunked(self, codings: list[bytes] | None) -> bool:
-        """Do chunks frame the body? What some client could read otherwise than llhttp is refused."""
+        """Do chunks frame the body? What a client could read otherwise than llhttp is refused."""
         if codings is None:
             return False
         *others, last = (coding.strip(b" ").lower() for coding in codings[0].split(b","))
