@@ -13,8 +13,6 @@ Rules
 
 import asyncio
 import errno
-from collections.abc import Sequence
-from functools import lru_cache
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -32,8 +30,7 @@ from ullage_router.http.errors import (
     replica_late,
 )
 from ullage_router.http.events import FirstEvent
-from ullage_router.http.message import Request, header_value, request_head, response_head
-from ullage_router.http.response import Head
+from ullage_router.http.message import Head, Request, answer_head, request_head
 from ullage_router.http.upstream import Failure, Upstream
 from ullage_router.tally import Tally
 from ullage_shared.peer import why_unreachable
@@ -290,33 +287,14 @@ class Exchange:
         self._keep_alive = (
             self._request.keep_alive and not self._ends_by_close and not self._proxy.stopping
         )
-        passed_on = self._head_for_client()
+        named = self._replica.id if self._proxy.name_replica else None
+        passed_on = answer_head(head, self._request, self._id, named, keep_alive=self._keep_alive)
         if body:
             self._body(body)
             passed_on += body
         client.write(passed_on)
         if head.switched:
             self._begin_tunnel()
-
-    def _head_for_client(self) -> bytes:
-        head, request = self._head, self._request
-        kept: Sequence[bytes] = head.fields.kept
-        extra = [_replica_line(self._replica.id)] if self._proxy.name_replica else []
-        if b"x-request-id" not in head.fields.values:
-            extra.append(b"X-Request-Id: " + self._id)
-        if head.switched:
-            protocol = head.fields.first(b"upgrade") or b"websocket"
-            extra += [b"Connection: Upgrade", b"Upgrade: " + protocol]
-        if request.http_1_0:
-            kept = [line for line in kept if not line.lower().startswith(b"transfer-encoding:")]
-        return response_head(
-            head.status,
-            head.reason,
-            kept,
-            extra,
-            keep_alive=self._keep_alive,
-            http_1_0=request.http_1_0,
-        )
 
     def _body(self, data: bytes) -> None:
         """Count a piece of the body. After the first, the others pass by themselves if they can."""
@@ -375,8 +353,3 @@ class Exchange:
         hold, self._hold = self._hold, None
         if hold is not None:
             hold.release()
-
-
-@lru_cache(maxsize=1024)
-def _replica_line(replica_id: str) -> bytes:
-    return b"x-ullage-replica: " + header_value(replica_id)

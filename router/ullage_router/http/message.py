@@ -9,7 +9,7 @@ Rules (RFC 9110 §7.6, RFC 9112)
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
@@ -103,6 +103,11 @@ def header_value(text: str) -> bytes:
 
 
 @lru_cache(maxsize=1024)
+def _replica_line(replica_id: str) -> bytes:
+    return b"x-ullage-replica: " + header_value(replica_id)
+
+
+@lru_cache(maxsize=1024)
 def _host_line(address: Address) -> bytes:
     return b"Host: " + str(address).encode()
 
@@ -148,21 +153,46 @@ def request_head(
     return b"\r\n".join(lines)
 
 
-def response_head(
-    status: int,
-    reason: bytes,
-    kept: Sequence[bytes],
-    extra: Iterable[bytes],
-    *,
-    keep_alive: bool,
-    http_1_0: bool,
+class Head(NamedTuple):
+    """The head of a replica's final response."""
+
+    status: int
+    reason: bytes
+    fields: Fields
+    chunked: bool
+    until_close: bool
+    """The body has no length of its own: it ends with the connection."""
+
+    @property
+    def switched(self) -> bool:
+        """What follows is no HTTP: the protocol was changed as the client asked."""
+        return self.status == HTTPStatus.SWITCHING_PROTOCOLS
+
+    @property
+    def event_stream(self) -> bool:
+        """Is it a stream of server-sent events that can be read as it passes?"""
+        kind = self.fields.first(b"content-type") or b""
+        plain = b"content-encoding" not in self.fields.values
+        return self.status == HTTPStatus.OK and plain and kind[:17].lower() == b"text/event-stream"
+
+
+def answer_head(
+    head: Head, request: Request, request_id: bytes, replica_id: str | None, *, keep_alive: bool
 ) -> bytes:
-    """The head for the client. `kept`, `extra`: lines without their ends."""
-    lines = [b"HTTP/1.1 %d %s" % (status, reason), *kept, *extra]
-    if not keep_alive:
+    """The head for the client. `replica_id`: to be named; None: not to be."""
+    lines = [b"HTTP/1.1 %d %s" % (head.status, head.reason), *head.fields.kept]
+    if replica_id is not None:
+        lines.append(_replica_line(replica_id))
+    if b"x-request-id" not in head.fields.values:
+        lines.append(b"X-Request-Id: " + request_id)
+    if head.switched:
+        protocol = head.fields.first(b"upgrade") or b"websocket"
+        lines.append(b"Connection: Upgrade\r\nUpgrade: " + protocol)
+    elif request.http_1_0:
+        lines = [line for line in lines if not line.lower().startswith(b"transfer-encoding:")]
+        lines.append(b"Connection: keep-alive" if keep_alive else b"Connection: close")
+    elif not keep_alive:
         lines.append(b"Connection: close")
-    elif http_1_0:
-        lines.append(b"Connection: keep-alive")
     lines.append(b"\r\n")
     return b"\r\n".join(lines)
 
@@ -171,9 +201,11 @@ def whole_response(
     status: int, headers: Iterable[Header], body: bytes, *, keep_alive: bool, with_body: bool = True
 ) -> bytes:
     """A response of our own. `with_body` False: the answer to HEAD."""
-    own = [name + b": " + value for name, value in headers]
-    own.append(b"Content-Length: %d" % len(body))
-    head = response_head(
-        status, _REASONS.get(status, b""), own, (), keep_alive=keep_alive, http_1_0=False
-    )
+    lines = [b"HTTP/1.1 %d %s" % (status, _REASONS.get(status, b""))]
+    lines += [name + b": " + value for name, value in headers]
+    lines.append(b"Content-Length: %d" % len(body))
+    if not keep_alive:
+        lines.append(b"Connection: close")
+    lines.append(b"\r\n")
+    head = b"\r\n".join(lines)
     return head + body if with_body else head

@@ -7,11 +7,18 @@ gets the bare content.
 
 import re
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import httptools
 
-from ullage_router.http.message import FRAMING, HOP_BY_HOP, JUDGED_IN_ANSWER, Fields, without_named
+from ullage_router.http.message import (
+    FRAMING,
+    HOP_BY_HOP,
+    JUDGED_IN_ANSWER,
+    Fields,
+    Head,
+    without_named,
+)
 
 _HEAD_LIMIT_BYTES: Final = 262_144
 _NO_BODY: Final = (204, 304)
@@ -24,29 +31,6 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 
 class InvalidResponseError(ValueError):
     """The replica's fault: what it sent is not one HTTP response."""
-
-
-class Head(NamedTuple):
-    """The head of a final response."""
-
-    status: int
-    reason: bytes
-    fields: Fields
-    chunked: bool
-    until_close: bool
-    """The body has no length of its own: it ends with the connection."""
-
-    @property
-    def switched(self) -> bool:
-        """What follows is no HTTP: the protocol was changed as the client asked."""
-        return self.status == _SWITCHED
-
-    @property
-    def event_stream(self) -> bool:
-        """Is it a stream of server-sent events that can be read as it passes?"""
-        kind = self.fields.first(b"content-type") or b""
-        plain = b"content-encoding" not in self.fields.values
-        return self.status == 200 and plain and kind.lower().startswith(b"text/event-stream")
 
 
 class ResponseReader:

@@ -15,7 +15,8 @@ from typing import Protocol, cast
 import httptools
 
 from ullage_router.http.keepalive import keep_alive
-from ullage_router.http.response import Head, InvalidResponseError, ResponseReader
+from ullage_router.http.message import Head
+from ullage_router.http.response import InvalidResponseError, ResponseReader
 from ullage_router.tally import Tally
 from ullage_shared.address import Address
 
