@@ -4,6 +4,7 @@
 PYTHON ?= python3
 PORT_BASE ?= 18800
 KEEP ?=
+FUZZ_SECONDS ?= 300
 
 BIN := .venv/bin
 SOURCES := $(shell find sidecar router shared -name '*.py') pyproject.toml README.md LICENSE
@@ -17,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs env env-vllm system bench-proxy bench-record bench-vllm clean
+.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-proxy bench-record bench-vllm conformance soak clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -41,8 +42,18 @@ lint: env ## style, types, and the walls between the packages
 docs: env ## write the README's tables anew from the code
 	$(BIN)/python tests/docs/tables.py --write README.md
 
-bench-proxy: env system ## CPU per request and per streamed chunk beside other proxies
+bench-ask: env ## what it costs to find the model in a request's body
+	$(BIN)/python tests/bench/bench_ask.py
+
+fuzz: env ## the data plane against random bytes and misbehaving peers (FUZZ_SECONDS=300)
+	-$(BIN)/pip install --quiet --group fuzz
+	PYTHONPATH=tests/support $(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
+
+bench-proxy: env system ## CPU, latency, long prompts and memory beside other proxies (12 minutes)
 	$(BIN)/python tests/bench/proxy/bench.py
+
+soak: env ## the router for ten minutes under churn: it gives back what it takes
+	$(BIN)/python tests/bench/proxy/soak.py
 
 bench-record: env-vllm ## what one call of the plugin costs vLLM
 	$(VLLM)/bin/python tests/bench/bench_record.py
@@ -50,6 +61,9 @@ bench-record: env-vllm ## what one call of the plugin costs vLLM
 bench-vllm: env env-vllm ## vLLM's throughput with the plugin and without, in pairs
 	PYTHONPATH=deploy $(BIN)/python tests/bench/bench_vllm_throughput.py --venv $(VLLM) \
 		--model $(MODEL)
+
+conformance: env system ## who keeps which promise: our router and its peers; writes the README's table
+	PYTHONPATH=tests $(BIN)/python -m conformance.table --write README.md
 
 env: .venv/wheel ## the environment of sidecar, router and tests
 env-vllm: $(VLLM)/wheel $(MODEL)/config.json ## the environment of vLLM on the CPU, and its model

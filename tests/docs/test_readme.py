@@ -15,7 +15,10 @@ README = Path(__file__).parents[2] / "README.md"
 
 def test_every_table_in_the_readme_is_what_the_code_says():
     text = README.read_text(encoding="utf-8")
-    assert set(re.findall(r"<!-- table: ([a-z ]+) -->", text)) == set(tables.TABLES)
+    assert (
+        set(re.findall(r"<!-- table: ([a-z ]+) -->", text))
+        == tables.TABLES.keys() | tables.MEASURED
+    )
     assert tables.filled(text) == text, "run `make docs`"
 
 

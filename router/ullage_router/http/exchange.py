@@ -337,8 +337,8 @@ class Exchange:
 
     def _was_idle(self, upstream: Upstream) -> bool:
         """Had the replica closed the connection before it saw the request?"""
-        unanswered = self._first_event is None
-        return unanswered and upstream.reused and perf_counter() - self._sent_s < _IDLE_CLOSE_S
+        unseen = upstream.reused and upstream.silent
+        return unseen and perf_counter() - self._sent_s < _IDLE_CLOSE_S
 
     def _count_whole(self) -> None:
         self._tally.responses[self._head.status] += 1

@@ -4,7 +4,9 @@ Pure: bytes in, values out, no sockets. llhttp in its strict mode decides what i
 refuses (two lengths, a length beside chunks, bare line feeds, obsolete folding, …) goes no further.
 """
 
+import re
 from enum import Enum, auto
+from functools import lru_cache
 from typing import Final
 
 import httptools
@@ -29,6 +31,15 @@ from ullage_router.http.message import (
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MOST_PIECES: Final = 64
 _VERSIONS: Final = ("1.0", "1.1")
+
+
+_HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[-A-Za-z0-9._~%!$&'()*+,;=]*)(:\d*)?")
+
+
+@lru_cache(maxsize=1024)
+def _names_a_host(value: bytes) -> bool:
+    """Is it a host and perhaps a port (RFC 9110 §7.2)? An empty one says that there is none."""
+    return _HOST.fullmatch(value.strip()) is not None
 
 
 class Phase(Enum):
@@ -210,8 +221,10 @@ class RequestReader:
             self._fields = without_named(self._fields)
 
     def _judge(self, values: dict[bytes, list[bytes]], version: str) -> None:
-        hosts = len(values.get(b"host", ()))
-        if version not in _VERSIONS or hosts > 1 or (hosts == 0 and version == "1.1"):
+        hosts = values.get(b"host", ())
+        if version not in _VERSIONS or len(hosts) > 1 or not all(map(_names_a_host, hosts)):
+            self._refuse(NOT_HTTP)
+        if not hosts and version == "1.1":
             self._refuse(NOT_HTTP)
         codings = values.get(b"transfer-encoding")
         if codings is not None:

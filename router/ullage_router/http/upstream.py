@@ -63,6 +63,8 @@ class Upstream(asyncio.Protocol):
         self.address = address
         self.reused = False
         """Has it carried an exchange before this one? Then the replica may just have closed it."""
+        self.silent = True
+        """Has nothing come, not even an interim response, since the last request went out?"""
         self.idle_since_s = 0.0
         self._transport: asyncio.Transport | None = None
         self._exchange: Exchange | None = None
@@ -86,6 +88,7 @@ class Upstream(asyncio.Protocol):
     def _start(self, exchange: Exchange, head: bytes, body: bytes) -> None:
         assert self._transport is not None
         self._exchange = exchange
+        self.silent = True
         if len(body) < 65_536:
             self._transport.write(head + body)
         else:
@@ -192,6 +195,7 @@ class Upstream(asyncio.Protocol):
         if exchange is None:
             self.abort()
             return
+        self.silent = False
         in_body = reader.head is not None
         try:
             body = reader.feed(data)
