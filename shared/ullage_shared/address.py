@@ -3,8 +3,7 @@
 An IPv6 address stands in brackets, as in a URL: `[::1]:9400`.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 _USUAL_PORTS: Final = {"http": 80, "https": 443}
@@ -14,8 +13,7 @@ class AddressError(ValueError):
     """The operator's fault. The message says what was wanted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """A host (without brackets) and a port, 0..65535."""
 
     host: str

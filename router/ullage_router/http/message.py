@@ -50,6 +50,8 @@ JUDGED_IN_ANSWER: Final = (
     HOP_BY_HOP | FRAMING | {b"content-encoding", b"content-type", b"x-request-id"}
 )
 _NEVER_NAMED: Final = FRAMING | {b"host", b"close"}
+_OK: Final = 200
+_SWITCHED: Final = 101
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
@@ -166,14 +168,15 @@ class Head(NamedTuple):
     @property
     def switched(self) -> bool:
         """What follows is no HTTP: the protocol was changed as the client asked."""
-        return self.status == HTTPStatus.SWITCHING_PROTOCOLS
+        return self.status == _SWITCHED
 
     @property
     def event_stream(self) -> bool:
         """Is it a stream of server-sent events that can be read as it passes?"""
-        kind = self.fields.first(b"content-type") or b""
-        plain = b"content-encoding" not in self.fields.values
-        return self.status == HTTPStatus.OK and plain and kind[:17].lower() == b"text/event-stream"
+        kind = self.fields.first(b"content-type")
+        if self.status != _OK or kind is None or b"content-encoding" in self.fields.values:
+            return False
+        return kind[:17].lower() == b"text/event-stream"
 
 
 def answer_head(

@@ -131,8 +131,8 @@ def test_content_that_is_coded_otherwise_too_cannot_be_rid_of_its_chunks() -> No
     assert refused(sent, dechunk=True)
 
 
-@pytest.mark.parametrize("piece", [b"X: y\r\n" * 1000, b"y" * 6000])
-def test_trailers_without_end_fill_no_memory(piece: bytes) -> None:
+def test_trailers_without_end_fill_no_memory() -> None:
+    piece = b"X: y\r\n" * 1000
     reader = response_reader()
     reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n")
     tracemalloc.start()
