@@ -26,7 +26,8 @@ HELP: Final[Mapping[str, str]] = {
     "dispatched": "Requests sent to the replica, second tries included.",
     "in_flight": "Requests sent to the replica whose last byte has not come.",
     "responses": "Whole responses, by status code.",
-    "failures": "Tries that ended without an answer, by kind: connect, closed, invalid.",
+    "failures": "Tries that ended without an answer, by kind: connect, closed, invalid, "
+    "timeout, full.",
     "responses_cut": "Responses that ended before they were whole, after their first byte.",
     "clients_gone": "Requests whose client left before the answer was whole.",
     "response_bytes": "Bytes of response bodies passed on.",
@@ -40,10 +41,19 @@ HELP: Final[Mapping[str, str]] = {
     "decisions": "Decisions, by the rule that settled them.",
     "refusals": "Answers given in a replica's place, by code.",
     "sidecar_polls": "Looks at the sidecar, by result.",
+    "second_tries_denied": "Requests not sent to another replica because `[retry]` forbade it.",
+    "clients_stalled": "Clients cut off because they took none of their answer for too long.",
     "client_connections": "Open client connections.",
     "idle_upstream_connections": "Connections to replicas that wait for a request.",
 }
 """Every metric, by its name behind `ullage_router_`."""
+
+LARGEST: Final = frozenset(
+    f"ullage_router_{name}"
+    for name in ("replica_score", "replica_snapshot_age_seconds", "replica_standing")
+)
+"""Gauges that several workers have in common, each with a view of its own: the largest counts. Of
+every other gauge each worker has a part, and the whole is the sum."""
 
 
 def _counter(name: str, *labels: str) -> CounterMetricFamily:
@@ -135,8 +145,12 @@ class RouterCollector(Collector):
         for sidecar, feed in self._feeds.items():
             for result, count in sorted(feed.polls.items()):
                 polls.add_metric([sidecar, result], count)
+        denied = _counter("second_tries_denied")
+        denied.add_metric([], self._router.tries_denied)
+        stalled = _counter("clients_stalled")
+        stalled.add_metric([], self._router.clients_stalled)
         clients = _gauge("client_connections")
         clients.add_metric([], len(self._proxy.clients))
         idle = _gauge("idle_upstream_connections")
         idle.add_metric([], self._proxy.pool.idle)
-        yield from (decisions, refusals, polls, clients, idle)
+        yield from (decisions, refusals, polls, denied, stalled, clients, idle)

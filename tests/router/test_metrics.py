@@ -102,7 +102,7 @@ async def test_what_happened_is_counted_by_replica_and_kind() -> None:
     assert value(metrics, "failures_total", replica=name, kind="closed") == 1.0
     assert value(metrics, "refusals_total", code="replica_failed") == 1.0
     assert value(metrics, "decisions_total", why="score") == 7.0
-    assert value(metrics, "decisions_total", why="no_replica") == 1.0
+    assert value(metrics, "decisions_total", why="no_replica") == 0.0  # Nothing was refused.
     assert (value(metrics, "response_chunks_total", replica=name) or 0) >= 7.0
     body_bytes = 2 * 5 + 2 + 3 * len(chunk(b"x" * 10)) + len(LAST_CHUNK) + 4
     assert value(metrics, "response_bytes_total", replica=name) == body_bytes

@@ -80,11 +80,10 @@ class RequestReader:
         self._max_head_bytes = max_head_bytes
         self._max_headers = max_headers
         self._max_body_bytes = max_body_bytes
-        self._read = b""
+        self._read_bytes = 0
         self._unheard_bytes = 0
         self._done: list[Request] = []
         self._parser = httptools.HttpRequestParser(self)
-        self._reads: list[bytes] = []
         self._begin()
 
     def feed(self, data: bytes) -> list[Request]:
@@ -92,9 +91,9 @@ class RequestReader:
         if self.phase is Phase.TUNNEL:
             self.beyond += data
             return []
-        self._read = data
+        self._read_bytes = len(data)
         if self.phase is Phase.HEAD:
-            self._reads.append(data)
+            self._head_reads_bytes += len(data)
         self._unheard_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -104,7 +103,6 @@ class RequestReader:
             self._refuse(NOT_HTTP)
         if self._unheard_bytes > self._max_head_bytes:
             self._refuse(head_too_large(self._max_head_bytes))
-        self._read = b""
         done, self._done = self._done, []
         return done
 
@@ -143,11 +141,11 @@ class RequestReader:
         if method == b"CONNECT":
             self._refuse(NO_CONNECT)
             return False
-        websocket = values[b"upgrade"][0].lower() == b"websocket"
+        websocket = values[b"upgrade"][0].lower() == b"websocket" and self._version == "1.1"
         if not websocket or method != b"GET" or not FRAMING.isdisjoint(values):
             return False
+        self._finish(method, keep_alive=self._parser.should_keep_alive(), websocket=True)
         self._parser = httptools.HttpRequestParser(self)
-        self._finish(method, keep_alive=True, websocket=True)
         return True
 
     def _read_without_upgrade(self) -> None:
@@ -160,10 +158,7 @@ class RequestReader:
         lines = [b"%s %s HTTP/%s" % (method, self._target, self._version.encode()), *kept]
         lines += [n + b": " + v for n, all_ in values.items() for v in all_ if n != b"upgrade"]
         self._parser = httptools.HttpRequestParser(self)
-        head = b"\r\n".join(lines) + b"\r\n\r\n"
-        read, self._read = self._read, head
-        self._parser.feed_data(head)
-        self._read = read
+        self._parser.feed_data(b"\r\n".join(lines) + b"\r\n\r\n")
 
     def _refuse(self, refusal: Refusal) -> None:
         self.refusal = self.refusal or refusal
@@ -182,7 +177,7 @@ class RequestReader:
         """A request begins."""
         self.phase = Phase.HEAD
         self._unheard_bytes = 0
-        self._reads = [self._read]
+        self._head_reads_bytes = self._read_bytes
         self._begin()
 
     def on_url(self, piece: bytes) -> None:
@@ -205,11 +200,7 @@ class RequestReader:
         self._fields = Fields(kept, values)
         if len(kept) + sum(map(len, values.values())) > self._max_headers:
             self._refuse(too_many_headers(self._max_headers))
-        raw = self._reads[0] if len(self._reads) == 1 else b"".join(self._reads)
-        self._reads = []
-        if self._target + b" HTTP/1." not in raw:  # llhttp also knows RTSP, and others.
-            self._refuse(NOT_HTTP)
-        if len(raw) > self._max_head_bytes:
+        if self._head_reads_bytes > self._max_head_bytes:
             exactly = len(self._target) + sum(len(line) + 2 for line in kept)
             exactly += sum(len(n) + len(v) + 4 for n, all_ in values.items() for v in all_)
             if exactly > self._max_head_bytes:

@@ -39,11 +39,6 @@ def refused(sent: bytes, *, bodiless: bool = False, dechunk: bool = False) -> bo
     return not reader.end_of_stream()
 
 
-@pytest.mark.parametrize("protocol", [b"RTSP/1.0", b"ICE/1.0"])
-def test_a_request_of_another_protocol_goes_no_further(protocol: bytes) -> None:
-    assert requests_in(b"GET / " + protocol + b"\r\n\r\n") == []
-
-
 @pytest.mark.parametrize("cut", [100, 6_000, 9_000, 9_040])
 def test_a_head_beyond_the_limit_is_refused_in_however_many_pieces(cut: int) -> None:
     head = b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 9_000 + b"\r\n\r\n"
@@ -62,6 +57,29 @@ def test_a_request_whose_coding_ends_in_a_space_is_understood() -> None:
 def test_any_number_of_wishes_to_upgrade_at_once_is_read(times: int) -> None:
     wish = b"GET /u HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
     assert len(requests_in(wish * times)) == times
+
+
+def test_a_wish_for_a_websocket_and_to_close_closes() -> None:
+    """It matters where the replica declines."""
+    wish = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close, upgrade\r\nUpgrade: websocket\r\n\r\n"
+    (one,) = requests_in(wish)
+    assert one.websocket
+    assert not one.keep_alive
+
+
+def test_a_wish_for_a_websocket_in_http_1_0_is_ignored() -> None:
+    """RFC 9110 §7.8. Such a client's connection closes, too."""
+    (one,) = requests_in(b"GET / HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
+    assert not one.websocket
+    assert not one.keep_alive
+
+
+@pytest.mark.parametrize(
+    "second", [b"GET / RTSP/1.0\r\n\r\n", b"GET /  HTTP/1.1\r\nHost: a\r\n\r\n"]
+)
+def test_a_request_line_is_judged_by_itself_and_not_by_what_came_with_it(second: bytes) -> None:
+    first = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    assert requests_in(first + second) == requests_in(first, second)
 
 
 @pytest.mark.parametrize("end", [b"\r\n", b"\n", b"\r", b"\r\n\r\n"])

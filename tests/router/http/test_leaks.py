@@ -38,9 +38,9 @@ from ullage_router.http.upstream import Upstream
 OWN = (Downstream, Exchange, RequestReader, ResponseReader, Upstream)
 AT_ONCE = 50
 ENDS_WITHIN_S = 10.0
-GROWN_AT_MOST = 100
+GROWN_AT_MOST = 50
 """Objects of one type, over thousands of outcomes: none must stay for each."""
-GROWN_AT_MOST_BYTES = 300_000
+GROWN_AT_MOST_BYTES = 40_000
 LIMITS = Limits(
     max_head_bytes=2048,
     max_body_bytes=10_000,
