@@ -99,7 +99,7 @@ class Router:
         decision = draw(lined_up, self.in_flight.by_replica, self._rng, self._policy)
         self.decisions[decision.why] += 1
         replica = decision.replica
-        waiting = 0 if replica is None else self.in_flight.by_replica[replica.key]
+        waiting = 0 if replica is None else self.in_flight.by_replica.get(replica.key, 0)
         self.recent.append(Decided(time.time(), decision, waiting, bool(tried)))
         if replica is not None and decision.score is not None:
             self.tally(replica).score.observe(decision.score)
