@@ -1,15 +1,17 @@
 """What operators see on the admin port. Each page is a pure function of the router's state."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import orjson
 from aiohttp import web
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
 from ullage_router.core.decide import Standing, stand
 from ullage_router.core.fleet import Replica
+from ullage_router.exposition import exposition
 from ullage_router.feed import SidecarFeed
 from ullage_router.router import Decided, Router
 from ullage_router.tally import Tally
@@ -83,43 +85,64 @@ def decision_row(decided: Decided) -> dict[str, Any]:
     }
 
 
-def health_page(router: Router, now_s: float) -> tuple[int, dict[str, Any]]:
-    """`/healthz`: 200 while there is a replica that could be chosen, else 503."""
+def health_page(
+    router: Router, now_s: float, *, stopping: bool = False
+) -> tuple[int, dict[str, Any]]:
+    """`/healthz`: 200 while there is a replica that could be chosen, and the router goes on."""
     replicas = router.fleet.replicas.values()
     able = sum(
         stand(replica, now_s, router.policy) in (Standing.ELIGIBLE, Standing.SILENT)
         for replica in replicas
     )
-    return (200 if able else 503), {"eligible": able, "replicas": len(replicas)}
+    content = {"eligible": able, "replicas": len(replicas), "stopping": stopping}
+    return (200 if able and not stopping else 503), content
 
 
 def admin_app(
-    router: Router, feeds: Mapping[str, SidecarFeed], registry: CollectorRegistry
+    router: Router,
+    feeds: Mapping[str, SidecarFeed],
+    collector: Collector,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> web.Application:
-    """The admin port."""
-
-    def page(content: Any, status: int = 200) -> web.Response:
-        body = orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-        return web.Response(body=body, status=status, content_type="application/json")
+    """The admin port of one process."""
 
     async def replicas(_: web.Request) -> web.Response:
-        return page(replicas_page(router, feeds, router.now_s()))
+        return json_page(replicas_page(router, feeds, router.now_s()))
 
     async def decisions(_: web.Request) -> web.Response:
-        return page([decision_row(decided) for decided in reversed(router.recent)])
+        return json_page([decision_row(decided) for decided in reversed(router.recent)])
 
     async def healthz(_: web.Request) -> web.Response:
-        status, content = health_page(router, router.now_s())
-        return page(content, status)
+        status, content = health_page(router, router.now_s(), stopping=stopping())
+        return json_page(content, status)
 
     async def metrics(_: web.Request) -> web.Response:
-        return web.Response(
-            body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
+        return await metrics_page(collector.collect())
 
+    return pages(replicas, decisions, healthz, metrics)
+
+
+Page = Callable[[web.Request], Awaitable[web.Response]]
+
+
+def pages(replicas: Page, decisions: Page, healthz: Page, metrics: Page) -> web.Application:
+    """What operators find at an admin port, whoever answers there."""
     app = web.Application()
     app.router.add_get("/replicas", replicas)
     app.router.add_get("/decisions", decisions)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/metrics", metrics)
     return app
+
+
+def json_page(content: Any, status: int = 200) -> web.Response:
+    """A page that people read too."""
+    body = orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+async def metrics_page(families: Iterable[Metric]) -> web.Response:
+    """`/metrics`, for Prometheus."""
+    return web.Response(
+        body=await exposition(families), headers={"Content-Type": CONTENT_TYPE_LATEST}
+    )

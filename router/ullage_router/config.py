@@ -166,10 +166,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 0.5
     workers: Annotated[
-        int | Literal["auto"],
+        Annotated[int, Meta(ge=1, le=256)] | Literal["auto"],
         Meta(
-            description="Processes that share the port, each with a view of the fleet of its own; "
-            '`"auto"`: one for each core.'
+            description="Processes that share the port, each with a view of the fleet, counts and "
+            '`[retry]` of its own; `"auto"`: one for each core.'
         ),
     ] = 1
     name_replica: Annotated[

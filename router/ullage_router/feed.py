@@ -9,12 +9,14 @@ Rules
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, cast
 
 import aiohttp
 
-from ullage_router.core.fleet import hear, vouch
+from ullage_router.background import in_background
+from ullage_router.core.fleet import forget, hear, vouch
 from ullage_router.router import Router
 from ullage_shared import snapshot
 from ullage_shared.log import line
@@ -46,6 +48,8 @@ class SidecarFeed:
         """What was wrong with the latest document, a line for each replica."""
         self.problem = ""
         """Why the latest look failed; empty: it did not."""
+        self.looked = asyncio.Event()
+        """Has the first look ended, well or not?"""
         self._router = router
         self._session = session
         self._sidecar = sidecar
@@ -59,6 +63,7 @@ class SidecarFeed:
             result, problem = await self._look()
             self.polls[result] += 1
             self._report(problem)
+            self.looked.set()
             due_s = max(due_s + interval_s, loop.time())
             await asyncio.sleep(due_s - loop.time())
 
@@ -85,6 +90,8 @@ class SidecarFeed:
                 etag = answer.headers.get("ETag", "")
         except TimeoutError:
             return Poll.TIMEOUT, f"no answer within {_TIMEOUT_S} s"
+        except aiohttp.ClientConnectorCertificateError as error:
+            return Poll.UNREACHABLE, why_unreachable(cast(OSError, error.certificate_error))
         except aiohttp.ClientConnectorError as error:
             return Poll.UNREACHABLE, why_unreachable(error.os_error)
         except TooLargeError as error:
@@ -112,6 +119,56 @@ class SidecarFeed:
         elif self.problem and not problem:
             _log.info(line("sidecar_well", sidecar=self._sidecar))
         self.problem = problem
+
+
+class Feeds(Mapping[str, SidecarFeed]):
+    """One feed for each sidecar of the configuration, by URL, running."""
+
+    def __init__(self, router: Router, session: aiohttp.ClientSession) -> None:
+        self._router = router
+        self._session = session
+        self._feeds: dict[str, SidecarFeed] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._interval_s = 0.0
+
+    def apply(self, urls: Iterable[str], interval_s: float) -> None:
+        """Ask exactly these sidecars from now on, each every `interval_s`.
+
+        A replica that only a sidecar no longer asked has published leaves the fleet.
+        """
+        wanted = list(urls)
+        gone = self._feeds.keys() - set(wanted)
+        for url in self._feeds if interval_s != self._interval_s else gone:
+            self._tasks.pop(url).cancel()
+        for url in gone:
+            del self._feeds[url]
+            self._router.fleet = forget(self._router.fleet, url)
+        self._interval_s = interval_s
+        for url in wanted:
+            if url not in self._feeds:
+                self._feeds[url] = SidecarFeed(self._router, self._session, url)
+            if url not in self._tasks:
+                self._tasks[url] = in_background(self._feeds[url].run(interval_s))
+
+    async def first_looks(self) -> None:
+        """Wait until each has been asked once; no longer than one may take to answer."""
+        await asyncio.gather(*(feed.looked.wait() for feed in self._feeds.values()))
+
+    async def stop(self) -> None:
+        """Ask nobody any more; what is known of the fleet stays."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._tasks.clear()
+
+    def __getitem__(self, url: str) -> SidecarFeed:
+        return self._feeds[url]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._feeds)
+
+    def __len__(self) -> int:
+        return len(self._feeds)
 
 
 def _ascii(text: str) -> str:

@@ -24,10 +24,14 @@ class _OneLine(logging.Formatter):
         return super().format(record).replace("\n", "\\n")
 
 
-def configure(level: str) -> None:
-    """Send everything from `level` on to standard error; journald adds the time."""
+def configure(level: str, worker: int | None = None) -> None:
+    """Send everything from `level` on to standard error; journald adds the time.
+
+    `worker`: its number, which every line then carries.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_OneLine("level=%(levelname)s %(message)s"))
+    who = "" if worker is None else f"worker={worker} "
+    handler.setFormatter(_OneLine(f"level=%(levelname)s {who}%(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 

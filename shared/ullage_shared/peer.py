@@ -1,6 +1,7 @@
 """Asking peers over HTTP: what they may send, and words for when they do not."""
 
 import os
+import ssl
 from collections.abc import AsyncIterator
 from typing import Final, Protocol
 
@@ -29,8 +30,14 @@ def why_unreachable(error: OSError) -> str:
     """The system's words for a failed connection: `Connection refused`, `Name not known`, …
 
     Event loops put their own words in `strerror`; names that do not resolve have numbers below 0,
-    which the system has no words for.
+    which the system has no words for. Nor has it for TLS, whose numbers are not its own.
     """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        problem = getattr(error, "verify_message", "") or error.strerror or str(error)
+        return f"its certificate is not accepted: {problem}"
+    if isinstance(error, ssl.SSLError):
+        reason = getattr(error, "reason", "") or error.strerror or str(error)
+        return f"no TLS with it: {reason.replace('_', ' ').lower()}"
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error) or type(error).__name__

@@ -28,7 +28,9 @@ WEIGHTS_TOLERANCE: Final = 1e-6
 class EngineEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Table `[[engine]]`: one vLLM server, however many data-parallel engines it has."""
 
-    url: Annotated[str, Meta(description="Where routers reach it: http://host:port.")]
+    url: Annotated[
+        str, Meta(description="Where routers reach it: `http://host:port` or `https://…`.")
+    ]
     name: Annotated[
         str,
         Meta(

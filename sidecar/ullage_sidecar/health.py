@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 import aiohttp
 
 from ullage_shared.peer import why_unreachable
+from ullage_shared.tls import trusting
 from ullage_sidecar.core.health import HealthSettings, Probe
 
 PATH: Final = "/health"
@@ -14,9 +15,10 @@ OK: Final = 200
 
 
 def session(settings: HealthSettings) -> aiohttp.ClientSession:
-    """What probes are made with. To be closed by the caller."""
+    """What probes are made with. To be closed by the caller. Raises `ConfigError`."""
+    tls = trusting("health.ca", settings.ca) if settings.ca else True
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(force_close=True, limit=0),
+        connector=aiohttp.TCPConnector(force_close=True, limit=0, ssl=tls),
         timeout=aiohttp.ClientTimeout(total=settings.timeout_s),
         cookie_jar=aiohttp.DummyCookieJar(),
     )
@@ -29,6 +31,8 @@ async def probe(client: aiohttp.ClientSession, url: str) -> Probe:
             return Probe(None if answer.status == OK else f"status {answer.status}")
     except TimeoutError:
         return Probe("no answer in time", certain=False)
+    except aiohttp.ClientConnectorCertificateError as error:
+        return Probe(why_unreachable(cast(OSError, error.certificate_error)), certain=False)
     except aiohttp.ClientConnectorError as error:
         refused = isinstance(error.os_error, ConnectionRefusedError)
         return Probe(why_unreachable(error.os_error), certain=refused)

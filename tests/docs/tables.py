@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from prometheus_client.registry import Collector
+from prometheus_client import Metric
 
 import ullage_router.config
 import ullage_sidecar.config
@@ -22,6 +22,7 @@ from ullage_router.core.fleet import Fleet
 from ullage_router.core.policy import Policy
 from ullage_router.http.proxy import Proxy
 from ullage_router.metrics import RouterCollector
+from ullage_router.overview import own_metrics
 from ullage_router.router import Router
 from ullage_shared.config import keys
 from ullage_sidecar.endpoints import Served
@@ -40,10 +41,10 @@ def key_table(kind: type[msgspec.Struct], prefix: str = "") -> str:
     return _table(("key", "default", "meaning"), rows)
 
 
-def metric_table(collector: Collector) -> str:
+def metric_table(families: Iterable[Metric]) -> str:
     """Every metric family of a process."""
     rows = []
-    for family in collector.collect():
+    for family in families:
         name = family.name + ("_total" if family.type == "counter" else "")
         labels = ", ".join(f"`{label}`" for label in getattr(family, "_labelnames", ()))
         rows.append((f"`{name}`", family.type, labels, family.documentation))
@@ -70,16 +71,17 @@ def _router_metrics() -> str:
         loop = asyncio.get_running_loop()
         proxy = Proxy(router, limits, loop, random.Random(0), lambda: None)
         try:
-            return metric_table(RouterCollector(router, proxy, {}))
+            collector = RouterCollector(router, proxy, {})
+            return metric_table([*collector.collect(), *own_metrics(0, 0, 0)])
         finally:
-            proxy.pool.close()
+            proxy.close()
 
     return asyncio.run(table())
 
 
 def _sidecar_metrics() -> str:
     node = Node(ullage_sidecar.config.Config(node="any"), 0.0)
-    return metric_table(NodeCollector(node, Served(), "0", time.monotonic))
+    return metric_table(NodeCollector(node, Served(), "0", time.monotonic).collect())
 
 
 def _sidecar_keys() -> str:

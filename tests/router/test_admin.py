@@ -149,16 +149,24 @@ def test_decisions_can_be_read_with_their_reasons() -> None:
 @pytest.mark.parametrize(
     ("router", "page"),
     [
-        (router_with(snapshot(A, 0.9)), (200, {"eligible": 1, "replicas": 1})),
-        (router_with(snapshot(A, 0.1), listed=(B,)), (200, {"eligible": 1, "replicas": 2})),
-        (router_with(snapshot(A, 0.1)), (503, {"eligible": 0, "replicas": 1})),
-        (router_with(), (503, {"eligible": 0, "replicas": 0})),
+        (router_with(snapshot(A, 0.9)), (200, {"eligible": 1, "replicas": 1, "stopping": False})),
+        (
+            router_with(snapshot(A, 0.1), listed=(B,)),
+            (200, {"eligible": 1, "replicas": 2, "stopping": False}),
+        ),
+        (router_with(snapshot(A, 0.1)), (503, {"eligible": 0, "replicas": 1, "stopping": False})),
+        (router_with(), (503, {"eligible": 0, "replicas": 0, "stopping": False})),
     ],
 )
 def test_health_is_whether_anybody_could_be_chosen(
     router: Router, page: tuple[int, object]
 ) -> None:
     assert health_page(router, 10.0) == page
+
+
+def test_a_router_that_stops_is_not_well() -> None:
+    status, page = health_page(router_with(snapshot(A, 0.9)), 10.0, stopping=True)
+    assert (status, page["stopping"]) == (503, True)
 
 
 async def test_the_admin_port_serves_every_page() -> None:

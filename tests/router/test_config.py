@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ullage_router.__main__ import configure, main, parser
+from ullage_router.__main__ import main
+from ullage_router.cli import configure, parser
 from ullage_router.config import Config, Limits, Policy
 from ullage_shared.config import ConfigError, keys
 
@@ -71,6 +72,10 @@ WRONG = {
     "[limits]\nmax_head_bytes = 10": ("limits.max_head_bytes", "10", "whole number >= 1024"),
     "[limits]\nmax_body_bytes = 1.5": ("limits.max_body_bytes", "1.5", "whole number"),
     "[limits]\nidle_upstream_s = 'long'": ("limits.idle_upstream_s", "'long'", "number"),
+    "workers = 0": ("workers", "0", "whole number >= 1"),
+    "workers = 257": ("workers", "257", "whole number <= 256"),
+    "workers = 'many'": ("workers", "'many'"),
+    "workers = 1.5": ("workers", "1.5"),
     "replicas = 'http://a:1'": ("replicas", "'http://a:1'", "list"),
     "replicas = [5]": ("replicas[0]", "5", "string"),
     "listen = 8080": ("listen", "8080", "string"),
@@ -78,7 +83,7 @@ WRONG = {
     "listen = 'host:99999'": ("listen", "'host:99999'", "host:port"),
     "admin = '127.0.0.1'": ("admin", "'127.0.0.1'", "host:port"),
     "replicas = ['gpu-01:8000']": ("replicas", "'gpu-01:8000'", "http://host:port"),
-    "replicas = ['ftp://gpu-01:8000']": ("replicas", "'https://gpu-01:8000'", "http://host:port"),
+    "replicas = ['ftp://gpu-01:8000']": ("replicas", "'ftp://gpu-01:8000'", "http://host:port"),
     "replicas = ['http://gpu-01:8000/v1']": (
         "replicas",
         "'http://gpu-01:8000/v1'",
@@ -105,12 +110,15 @@ def test_nonsense_is_refused_by_key_value_wish_and_origin(
 FLAGS = {
     ("--listen", "nonsense"): ("listen", "'nonsense'", "host:port", "--listen"),
     ("--admin", "nonsense"): ("admin", "'nonsense'", "host:port", "--admin"),
+    ("--workers", "0"): ("workers", "0", "whole number >= 1", "--workers"),
+    ("--workers", "-2"): ("workers", "-2", "whole number >= 1", "--workers"),
+    ("--workers", "all"): ("workers", "'all'", "--workers"),
     ("--replica", "nonsense"): ("replicas", "'nonsense'", "http://host:port", "--replica"),
     ("--sidecar", "nonsense"): ("sidecars", "'nonsense'", "http://host:port", "--sidecar"),
 }
 
 
-@pytest.mark.parametrize(("flags", "told"), FLAGS.items(), ids=[f[0] for f in FLAGS])
+@pytest.mark.parametrize(("flags", "told"), FLAGS.items(), ids=["=".join(f) for f in FLAGS])
 def test_a_flag_with_nonsense_is_named_though_there_is_a_file(
     flags: tuple[str, str], told: tuple[str, ...], file: Path
 ) -> None:

@@ -70,13 +70,16 @@ async def test_a_signal_lets_a_running_stream_finish_and_exits_0(signal: str) ->
         await client.send(request(body=b"{}"))
         await client.head()
         assert await client.piece() == b"1"
-        router.process.send_signal(1)  # SIGHUP: no reload yet, but no end either
-        await eventually(lambda: "sighup_ignored" in router.log[-1])
         if signal == "terminate":
             router.process.terminate()
         else:
             router.process.send_signal(2)
         await eventually(lambda: "stopping requests=1" in router.log[-1])
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{router.admin}/healthz") as page,
+        ):
+            assert (page.status, (await page.json())["stopping"]) == (503, True)
         with pytest.raises(ConnectionRefusedError):
             await Client.connect(router.address)
         more.set()
@@ -109,6 +112,21 @@ async def test_a_stream_that_outlasts_the_grace_is_cut_and_the_exit_status_is_0(
         assert any("cut_by_stop connections=1" in line for line in router.log)
 
 
+async def test_a_second_signal_ends_at_once_what_still_runs() -> None:
+    async with Backend(silent) as backend, router_process("--replica", backend.url) as router:
+        client = await Client.connect(router.address)
+        await client.send(request(body=b"{}"))
+        await eventually(lambda: backend.open)
+        router.process.terminate()
+        await eventually(lambda: "stopping requests=1" in router.log[-1])
+        router.process.send_signal(2)
+        assert await router.ended(5.0) == 0
+        with pytest.raises(ConnectionResetError):
+            await client.closed()
+        client.close()
+        assert any("cut_by_stop connections=1" in line for line in router.log)
+
+
 @pytest.mark.parametrize("flag", ["--listen", pytest.param("--admin", marks=pytest.mark.slow)])
 async def test_a_port_in_use_is_exit_status_1_and_one_clear_line(flag: str) -> None:
     with socket.socket() as taken:
@@ -121,7 +139,7 @@ async def test_a_port_in_use_is_exit_status_1_and_one_clear_line(flag: str) -> N
     assert status == 1
     (line,) = said.splitlines()
     assert "cannot_listen" in line
-    assert "address already in use" in line
+    assert "Address already in use" in line
     assert address.rpartition(":")[2] in line
 
 

@@ -1,6 +1,7 @@
 """Words for peers that do not answer."""
 
 import socket
+import ssl
 
 import pytest
 
@@ -14,6 +15,14 @@ from ullage_shared.peer import why_unreachable
         (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
         (OSError("no route"), "no route"),
         (OSError(), "OSError"),
+        (
+            ssl.SSLError(1, "WRONG_VERSION_NUMBER"),
+            "no TLS with it: wrong version number",
+        ),
+        (
+            ssl.SSLCertVerificationError(1, "certificate verify failed"),
+            "its certificate is not accepted: certificate verify failed",
+        ),
     ],
 )
 def test_a_failed_connection_is_told_in_the_systems_words(error, words):

@@ -81,7 +81,7 @@ def test_every_table_is_read(tmp_path):
             "engine[1].url = 'http://g:1': wanted a URL that no other engine has",
         ),
         ("[[engine]]\nurl = 'gpu:8000'", "engine[0].url = 'gpu:8000': wanted http://host:port"),
-        ("[[engine]]\nurl = 'https://g'", "engine[0].url = 'https://g': wanted http://host:port"),
+        ("[[engine]]\nurl = 'ftp://g'", "engine[0].url = 'ftp://g': wanted http://host:port"),
         (
             "[[engine]]\nurl = 'http://g/v1'",
             "engine[0].url = 'http://g/v1': wanted http://host:port and nothing behind it",

@@ -6,6 +6,9 @@ import time
 import pytest
 from aiohttp import web
 
+from certificates import Authority
+from scripted_backend import Backend, answering, response
+from ullage_shared.config import ConfigError
 from ullage_sidecar import health
 from ullage_sidecar.core.health import HealthSettings, Probe
 
@@ -70,6 +73,37 @@ async def test_a_name_that_is_not_known_is_not_certain(client):
     probe = await health.probe(client, "http://no-such-host.invalid:1")
     assert probe.fault is not None
     assert not probe.certain
+
+
+@pytest.fixture
+async def engine_over_tls():
+    """A server at https:// that is well. Yields (base URL, its authority)."""
+    authority = Authority()
+    async with Backend(answering(response(b"")), tls=authority.server()) as backend:
+        yield backend.url, authority
+
+
+async def test_a_server_over_tls_is_checked_against_the_authorities_given(
+    engine_over_tls, tmp_path
+):
+    url, authority = engine_over_tls
+    ca = authority.file(tmp_path / "ca.pem")
+    async with health.session(HealthSettings(timeout_s=30.0, ca=ca)) as client:
+        assert await health.probe(client, url) == Probe(None)
+
+
+async def test_a_server_with_a_certificate_that_is_not_accepted_is_told_from_one_that_is_gone(
+    engine_over_tls, client
+):
+    url, _ = engine_over_tls
+    probe = await health.probe(client, url)
+    assert probe.fault.startswith("its certificate is not accepted: ")
+    assert not probe.certain
+
+
+async def test_a_file_of_authorities_that_is_not_there_is_the_operators_error():
+    with pytest.raises(ConfigError, match=r"health\.ca = '/none\.pem': cannot be read"):
+        health.session(HealthSettings(ca="/none.pem"))
 
 
 async def test_a_watcher_asks_at_fixed_times_and_survives_every_fault(fake_engine, client, until):

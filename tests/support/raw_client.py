@@ -4,6 +4,7 @@ Rule: nothing is repaired. A body that ends early is `CutError`, a reset is `Con
 """
 
 import asyncio
+import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,9 +78,17 @@ class Client:
         self._framing: str | int = 0  # Bytes left of the body, or "chunked", or "close".
 
     @classmethod
-    async def connect(cls, address: Address) -> "Client":
+    async def connect(cls, address: Address, tls: ssl.SSLContext | None = None) -> "Client":
         """Open a connection."""
-        return cls(*await asyncio.open_connection(address.host, address.port, limit=_LIMIT_BYTES))
+        return cls(
+            *await asyncio.open_connection(address.host, address.port, limit=_LIMIT_BYTES, ssl=tls)
+        )
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """What the router showed, over TLS."""
+        shown: dict[str, Any] = self.writer.get_extra_info("ssl_object").getpeercert()
+        return shown
 
     async def send(self, data: bytes) -> None:
         """Send, and wait until the kernel takes it."""

@@ -13,6 +13,7 @@ Rule: it parses nothing but what framing needs, and sends exactly the bytes that
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -146,7 +147,7 @@ async def silent(call: Call) -> None:
 class Backend:
     """A server that runs one script per connection; a context that ends all of them."""
 
-    def __init__(self, script: Script, port: int = 0) -> None:
+    def __init__(self, script: Script, port: int = 0, *, tls: ssl.SSLContext | None = None) -> None:
         self.connections = 0
         """How many were ever accepted."""
         self.requests: list[Received] = []
@@ -155,15 +156,21 @@ class Backend:
         """Connections on which the script still runs."""
         self.url = ""
         self.port = port
+        self._tls = tls
         self._script = script
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(
-            self._accepted, "127.0.0.1", self.port, limit=_LIMIT_BYTES, backlog=1024
+            self._accepted,
+            "127.0.0.1",
+            self.port,
+            limit=_LIMIT_BYTES,
+            backlog=1024,
+            ssl=self._tls,
         )
         self.port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http{'s' if self._tls else ''}://127.0.0.1:{self.port}"
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -1,6 +1,7 @@
 """A stand-in for the sidecar: aiohttp, as the real one, publishing what a test sets."""
 
 import asyncio
+import ssl
 from typing import Self
 
 from aiohttp import web
@@ -11,7 +12,7 @@ from ullage_shared.snapshot import PATH, Document, encode
 class SidecarStandIn:
     """Answers `GET /v1/snapshots` by its attributes, which a test may change at any time."""
 
-    def __init__(self, published: Document | bytes) -> None:
+    def __init__(self, published: Document | bytes, *, tls: ssl.SSLContext | None = None) -> None:
         self.published = published
         """The document, or any bytes in its place."""
         self.status = 200
@@ -25,14 +26,15 @@ class SidecarStandIn:
         self.etags: list[str | None] = []
         """The `If-None-Match` of each."""
         self.url = ""
+        self._tls = tls
 
     async def __aenter__(self) -> Self:
         app = web.Application()
         app.router.add_get(PATH, self._answer)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls).start()
+        self.url = f"http{'s' if self._tls else ''}://127.0.0.1:{self._runner.addresses[0][1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:

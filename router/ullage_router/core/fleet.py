@@ -2,7 +2,8 @@
 
 Rules
 * A listed replica stays in the fleet, heard of or not. One that only a sidecar publishes leaves
-  when that sidecar's document no longer names it; a sidecar that falls silent removes nothing.
+  when that sidecar's document no longer names it, or it is no longer asked; a sidecar that falls
+  silent removes nothing.
 * Within one `boot_id` an older `seq` never replaces a newer one.
 * A replica has one sidecar: another that names it is heard once the first is silent for `OWNED_S`.
 * Ages are counted on this router's clock: `age_s` as sent, plus the time since receipt.
@@ -17,7 +18,7 @@ from types import MappingProxyType
 from typing import Final
 
 from ullage_shared.address import Address, AddressError, parse_base_url
-from ullage_shared.snapshot import Document, Snapshot
+from ullage_shared.snapshot import SCHEMA, Document, Snapshot
 
 OWNED_S: Final = 3.0
 
@@ -77,9 +78,23 @@ class Fleet:
 
 def fleet_of(urls: Iterable[str]) -> Fleet:
     """The fleet before anything was heard. Raises `AddressError`."""
-    parsed = [parse_base_url(url) for url in urls]
-    replicas = {url: Replica(url=url, address=address) for url, address in parsed}
-    return _fleet(replicas, frozenset(replicas))
+    return relist(Fleet(), urls)
+
+
+def relist(fleet: Fleet, urls: Iterable[str]) -> Fleet:
+    """The operator's list is another one now. Raises `AddressError`.
+
+    A replica that is no longer listed leaves, unless a sidecar publishes it too.
+    """
+    listed = dict(parse_base_url(url) for url in urls)
+    kept = {
+        key: replica
+        for key, replica in fleet.replicas.items()
+        if replica.source is not None or replica.url in listed
+    }
+    reached = {replica.url for replica in kept.values()}
+    new = {url: Replica(url, listed[url]) for url in listed.keys() - reached}
+    return _fleet(kept | new, frozenset(listed))
 
 
 def hear(
@@ -120,6 +135,11 @@ def hear(
         before = fleet.replicas.get(url, replica)
         everything[url] = replace(replica, aside_until_s=before.aside_until_s)
     return _fleet(everything, fleet.listed), tuple(faults)
+
+
+def forget(fleet: Fleet, source: str) -> Fleet:
+    """A sidecar is no longer asked: as if it published nothing."""
+    return hear(fleet, source, Document(schema=SCHEMA, node=source, replicas=()), 0.0)[0]
 
 
 def vouch(fleet: Fleet, source: str, now_s: float) -> Fleet:

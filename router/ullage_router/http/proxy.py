@@ -24,6 +24,7 @@ _log: Final = logging.getLogger("ullage.router")
 _BACKLOG: Final = 4096
 _REPORT_EVERY_S: Final = 5.0
 _OTHER_FILES: Final = 64
+_SHUTDOWN_S: Final = 5.0
 
 
 class Proxy:
@@ -117,8 +118,10 @@ class Proxy:
             address.host,
             address.port,
             backlog=_BACKLOG,
-            ssl=tls,
             reuse_port=share_port,
+            ssl=tls,
+            ssl_handshake_timeout=self.limits.head_timeout_s if tls else None,
+            ssl_shutdown_timeout=_SHUTDOWN_S if tls else None,
         )
         return Address(address.host, self._server.sockets[0].getsockname()[1])
 

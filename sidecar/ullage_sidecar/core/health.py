@@ -32,6 +32,13 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         float,
         Meta(ge=1.0, le=3600.0, description="Seconds without a step, with work to do: hung."),
     ] = 30.0
+    ca: Annotated[
+        str,
+        Meta(
+            description="PEM file with the authorities that a server at `https://` is checked "
+            "against. Empty: the system's."
+        ),
+    ] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,10 @@ from ullage_router.core.fleet import (
     OWNED_S,
     Fleet,
     fleet_of,
+    forget,
     hear,
     learn_models,
+    relist,
     set_aside,
     vouch,
 )
@@ -190,6 +192,44 @@ def test_vouching_renews_the_replicas_of_that_sidecar_alone() -> None:
     assert after.replicas[B].age_s(5.0) == 4.0
 
 
+def test_a_new_list_adds_and_removes_and_leaves_the_rest_as_it_is() -> None:
+    """Report 23: reload keeps removed backends (production-stack#680)."""
+    fleet = set_aside(learn_models(fleet_of([A, B]), B, frozenset({"x"})), B, 9.0)
+    after = relist(fleet, [C, "HTTP://B:8000/"])
+    assert list(after.replicas) == [B, C]
+    assert after.replicas[B] == fleet.replicas[B]
+    assert after.listed == {B, C}
+
+
+def test_a_replica_that_a_sidecar_publishes_outlives_the_list() -> None:
+    fleet = heard(snapshot(A, 0.9), fleet=fleet_of([A, B]))
+    after = relist(fleet, [])
+    assert after.replicas == {A: fleet.replicas[A]}
+    assert not heard(fleet=after).replicas
+
+
+def test_a_new_list_does_not_add_a_server_whose_ranks_are_there() -> None:
+    ranks = [snapshot(A, 0.5, id=f"n/e:{rank}", dp_rank=rank) for rank in (0, 1)]
+    after = relist(heard(*ranks), [A])
+    assert list(after.replicas) == [f"{A}#0", f"{A}#1"]
+    assert list(heard(fleet=after).replicas) == [A]
+
+
+def test_a_new_list_with_a_bad_url_is_the_operators_error() -> None:
+    with pytest.raises(AddressError, match="ftp://a"):
+        relist(fleet_of([A]), ["ftp://a"])
+
+
+def test_the_replicas_of_a_sidecar_that_is_no_longer_asked_leave() -> None:
+    fleet = heard(
+        snapshot(C), fleet=heard(snapshot(A), snapshot(B), fleet=fleet_of([A])), source=TWO
+    )
+    after = forget(fleet, ONE)
+    assert list(after.replicas) == [A, C]
+    assert after.replicas[A].snapshot is None
+    assert after.replicas[C] == fleet.replicas[C]
+
+
 def test_a_clock_set_back_ages_nothing() -> None:
     assert heard(snapshot(A, age_s=0.25), now_s=9.0).replicas[A].age_s(1.0) == 0.25
 
@@ -223,6 +263,8 @@ snapshots = st.builds(
 events = st.one_of(
     st.tuples(st.just("hear"), st.sampled_from([ONE, TWO]), st.lists(snapshots, max_size=4)),
     st.tuples(st.just("vouch"), st.sampled_from([ONE, TWO]), st.none()),
+    st.tuples(st.just("forget"), st.sampled_from([ONE, TWO]), st.none()),
+    st.tuples(st.just("relist"), st.sampled_from([A, B, C]), st.none()),
     st.tuples(st.just("learn"), st.sampled_from([A, B]), st.none()),
     st.tuples(st.just("aside"), st.sampled_from([A, B, "gone"]), st.none()),
 )
@@ -243,6 +285,12 @@ def test_whatever_is_heard_the_fleet_stays_sound(
             assert len(mine) <= len(published)
         elif event == "vouch":
             fleet = vouch(fleet, name, float(now_s))
+        elif event == "forget":
+            fleet = forget(fleet, name)
+            assert all(r.source != name for r in fleet.replicas.values())
+        elif event == "relist":
+            listed = {name}
+            fleet = relist(fleet, listed)
         elif event == "learn":
             fleet = learn_models(fleet, name, frozenset({"x", "y"}))
         else:
@@ -250,7 +298,7 @@ def test_whatever_is_heard_the_fleet_stays_sound(
 
         assert list(fleet.replicas) == sorted(fleet.replicas)
         assert all(key == replica.key for key, replica in fleet.replicas.items())
-        assert fleet.listed == before.listed == listed
+        assert fleet.listed == listed
         assert listed <= {replica.url for replica in fleet.replicas.values()}
         for replica in fleet.replicas.values():
             assert (replica.snapshot is None) == (replica.source is None)

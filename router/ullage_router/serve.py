@@ -1,0 +1,156 @@
+"""One process that serves clients: the data plane, and all that keeps its picture up to date.
+
+Rules
+* Clients are let in once every sidecar has been asked: a router that has just started refuses
+  nobody for not yet knowing whom to send them to.
+* A reload is checked whole before anything of it is applied, and applied in one go.
+"""
+
+import asyncio
+import logging
+import random
+import resource
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+from aiohttp import web
+
+from ullage_router import tls
+from ullage_router.admin import admin_app
+from ullage_router.background import in_background
+from ullage_router.config import Config
+from ullage_router.core.fleet import fleet_of, relist
+from ullage_router.feed import Feeds
+from ullage_router.http.proxy import Proxy
+from ullage_router.metrics import RouterCollector
+from ullage_router.models import Models
+from ullage_router.reload import changes, renewed
+from ullage_router.router import Router
+from ullage_shared.address import Address, parse_base_url
+from ullage_shared.config import ConfigError
+from ullage_shared.log import line
+
+_log: Final = logging.getLogger("ullage.router")
+_ADMIN_CLOSE_S: Final = 1.0
+
+
+@asynccontextmanager
+async def service(config: Config) -> AsyncIterator["Service"]:
+    """The process, wired up and asking its sidecars; not yet open. Raises `ConfigError`."""
+    live = tls.LiveTls(tls.read(config.tls))
+    allow_many_descriptors()
+    connector = aiohttp.TCPConnector(ssl=live.peers)
+    async with aiohttp.ClientSession(
+        connector=connector, cookie_jar=aiohttp.DummyCookieJar()
+    ) as session:
+        running = Service(config, live, session)
+        try:
+            yield running
+        finally:
+            await running.close()
+
+
+class Service:
+    """Serves until told to stop, and takes new configurations meanwhile."""
+
+    def __init__(self, config: Config, live: tls.LiveTls, session: aiohttp.ClientSession) -> None:
+        rng = random.Random()
+        self._loop = asyncio.get_running_loop()
+        self._config = config
+        self._tls = live
+        self._router = Router(fleet_of(config.replicas), config.choose, rng)
+        self._feeds = Feeds(self._router, session)
+        models = Models(self._router, session)
+        self._proxy = Proxy(self._router, config.limits, self._loop, rng, models.body, live.peers)
+        self._proxy.configure(config)
+        self._feeds.apply(_normal(config.sidecars), config.poll_interval_s)
+        self._models = in_background(models.run())
+        collector = RouterCollector(self._router, self._proxy, self._feeds)
+        app = admin_app(self._router, self._feeds, collector, lambda: self.stopping)
+        self._admin = web.AppRunner(app, access_log=None, shutdown_timeout=_ADMIN_CLOSE_S)
+        self._stop = asyncio.Event()
+
+    async def open(
+        self, listen: Address, admin: Address | Path, *, share_port: bool = False
+    ) -> tuple[Address, Address | Path]:
+        """Let operators in at `admin`, then clients at `listen`. Returns both, with their ports.
+
+        `admin` may be a unix socket. `share_port`: other processes listen there too. Raises
+        `OSError`.
+        """
+        await self._feeds.first_looks()
+        await self._admin.setup()
+        if isinstance(admin, Path):
+            await web.UnixSite(self._admin, admin).start()
+        else:
+            await web.TCPSite(self._admin, admin.host, admin.port).start()
+            admin = Address(admin.host, self._admin.addresses[0][1])
+        listen = await self._proxy.listen(listen, tls=self._tls.listening, share_port=share_port)
+        return listen, admin
+
+    @property
+    def stopping(self) -> bool:
+        """Has it been told to stop?"""
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """Let what runs finish, within `limits.stop_grace_s`. Told again: end it now."""
+        if self.stopping:
+            self._proxy.cut_now()
+        self._stop.set()
+
+    async def stopped(self) -> None:
+        """Wait until it was told to stop, and then until all clients have been served."""
+        await self._stop.wait()
+        _log.info(line("stopping", requests=self._requests))
+        await self._proxy.stop(self._config.limits.stop_grace_s)
+
+    def reload(self, read: Callable[[], Config]) -> None:
+        """Take over what `read` gives, or nothing of it; the log says which."""
+        try:
+            changed = self._take_over(read())
+        except ConfigError as error:
+            _log.error(line("reload_refused", why=error))
+        else:
+            _log.info(line("reloaded", changed=",".join(changed) or "nothing"))
+
+    async def close(self) -> None:
+        """End all that runs beside the requests."""
+        await self._feeds.stop()
+        self._models.cancel()
+        await asyncio.gather(self._models, return_exceptions=True)
+        self._proxy.close()
+        await self._admin.cleanup()
+
+    @property
+    def _requests(self) -> int:
+        return sum(self._router.in_flight.by_replica.values())
+
+    def _take_over(self, new: Config) -> Iterable[str]:
+        if self.stopping:
+            raise ConfigError("the router is stopping")
+        changed = changes(self._config, new)
+        material = tls.read(new.tls, self._tls.material)
+        changed = tuple(dict.fromkeys(changed + renewed(self._tls.material, material)))
+        fleet = relist(self._router.fleet, new.replicas)
+        # Nothing from here on can fail.
+        self._config = new
+        self._tls.material = material
+        self._router.fleet = fleet
+        self._router.policy = new.choose
+        self._proxy.configure(new)
+        self._feeds.apply(_normal(new.sidecars), new.poll_interval_s)
+        return changed
+
+
+def _normal(urls: Iterable[str]) -> list[str]:
+    return [parse_base_url(url)[0] for url in urls]
+
+
+def allow_many_descriptors() -> None:
+    """Every request holds two connections: take as many descriptors as the system allows."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,0 +1,112 @@
+"""One of several processes that share a port: a `Service` that obeys its supervisor.
+
+Rules
+* Orders come through a socket that is the worker's standard input, one a line: `config {…}`,
+  `stop`. Signals are for the supervisor: systemd and terminals send them to everybody at once.
+* The configuration comes from the supervisor, not from the file: all workers have the same, also
+  one that is started again after the file has changed.
+* A supervisor that is gone is an order to stop.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import socket
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+import msgspec
+
+from ullage_router.background import in_background
+from ullage_router.config import Config
+from ullage_router.serve import Service, service
+from ullage_shared.address import Address, parse_listen
+from ullage_shared.config import ConfigError
+from ullage_shared.log import line
+
+_log: Final = logging.getLogger("ullage.router")
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""Longest line on the socket."""
+READY: Final = b"ready\n"
+
+
+class Place(NamedTuple):
+    """Which worker, and where: `--worker 2:8080:/tmp/…/2-0.sock`."""
+
+    number: int
+    port: int
+    """The port that the supervisor holds for all."""
+    admin: Path
+    """The unix socket on which the supervisor asks for the admin pages."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The place that `str` wrote."""
+        number, port, admin = text.split(":", 2)
+        return cls(int(number), int(port), Path(admin))
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.port}:{self.admin}"
+
+
+def config_order(config: Config) -> bytes:
+    """The line that has a worker take over a configuration."""
+    return b"config " + msgspec.json.encode(config) + b"\n"
+
+
+STOP_ORDER: Final = b"stop\n"
+"""The line that has a worker stop, and again: stop at once."""
+
+
+async def work(place: Place) -> int:
+    """Serve until the supervisor says otherwise. Returns the exit status."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    orders, said = await asyncio.open_connection(
+        sock=socket.socket(fileno=os.dup(0)), limit=MOST_BYTES
+    )
+    first = await orders.readline()
+    try:
+        if first:  # Else the supervisor is gone already.
+            await _serve(place, _config(first), orders, said)
+    except (ConfigError, OSError) as error:
+        said.write(" ".join(str(error).split()).encode() + b"\n")
+        await said.drain()
+        return 1
+    finally:
+        said.close()
+    _log.info(line("stopped"))
+    return 0
+
+
+async def _serve(
+    place: Place, config: Config, orders: asyncio.StreamReader, said: asyncio.StreamWriter
+) -> None:
+    async with service(config) as running:
+        listen = Address(parse_listen(config.listen).host, place.port)
+        await running.open(listen, place.admin, share_port=True)
+        said.write(READY)
+        obeying = in_background(_obey(orders, running, place.admin.parent))
+        await running.stopped()
+        obeying.cancel()
+
+
+async def _obey(orders: asyncio.StreamReader, running: Service, directory: Path) -> None:
+    with suppress(ConnectionError):
+        while order := await orders.readline():
+            if order == STOP_ORDER:
+                running.stop()
+            else:
+                running.reload(partial(_config, order))
+    _log.warning(line("supervisor_gone"))
+    shutil.rmtree(directory, ignore_errors=True)  # Which the supervisor would have done.
+    if not running.stopping:
+        running.stop()
+
+
+def _config(order: bytes) -> Config:
+    return msgspec.json.decode(order.removeprefix(b"config "), type=Config)
