@@ -99,9 +99,8 @@ class LineUp:
     """Who may be given a request, and at what odds; judged once, good until something changes."""
 
     why: Why
-    replicas: tuple[Replica, ...]
-    """Empty: refuse."""
-    scores: tuple[float | None, ...]
+    decisions: tuple[Decision, ...]
+    """One for each that may be drawn. Empty: refuse."""
     odds: tuple[float, ...]
     """Running sums of the weights; empty where they go by counts of the moment."""
     since_s: float
@@ -162,26 +161,27 @@ def line_up(
         if silent:
             worst = min(score for _, _, score in scored)
             scored += [(replica, None, worst) for replica in silent]
-        replicas, scores, bases = zip(*scored, strict=True)
-        odds = tuple(accumulate(base**policy.exponent for base in bases))
-        return LineUp(Why.SCORE, replicas, scores, odds, now_s, until_s)
+        decisions = tuple(Decision(replica, Why.SCORE, score) for replica, score, _ in scored)
+        odds = tuple(accumulate(base**policy.exponent for _, _, base in scored))
+        return LineUp(Why.SCORE, decisions, odds, now_s, until_s)
     if silent:
-        scores = (None,) * len(silent)
-        return LineUp(Why.OWN_COUNTS, tuple(silent), scores, (), now_s, until_s)
-    return LineUp(Why.FULL if full else Why.NO_REPLICA, (), (), (), now_s, until_s)
+        decisions = tuple(Decision(replica, Why.OWN_COUNTS) for replica in silent)
+        return LineUp(Why.OWN_COUNTS, decisions, (), now_s, until_s)
+    return LineUp(Why.FULL if full else Why.NO_REPLICA, (), (), now_s, until_s)
 
 
 def draw(line_up: LineUp, in_flight: Mapping[str, int], rng: Random, policy: Policy) -> Decision:
     """Draw one of the line-up."""
-    replicas = line_up.replicas
-    if not replicas:
+    decisions = line_up.decisions
+    if not decisions:
         return Decision(None, line_up.why)
     odds: Sequence[float] = line_up.odds
     if not odds:
-        odds = [*accumulate((1.0 + in_flight.get(r.key, 0)) ** -policy.exponent for r in replicas)]
+        counts = (in_flight.get(d.replica.key, 0) for d in decisions if d.replica)
+        odds = [*accumulate((1.0 + count) ** -policy.exponent for count in counts)]
+    at = bisect_right(odds, rng.random() * odds[-1])
     # Rounding may leave a crumb, and all weights may underflow to 0: then the last one.
-    at = min(bisect_right(odds, rng.random() * odds[-1]), len(replicas) - 1)
-    return Decision(replicas[at], line_up.why, line_up.scores[at])
+    return decisions[at] if at < len(decisions) else decisions[-1]
 
 
 def _changes_s(replica: Replica, now_s: float, policy: Policy) -> float:

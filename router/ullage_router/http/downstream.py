@@ -213,7 +213,7 @@ class Downstream(asyncio.Protocol):
                 self._exchange = Exchange(self._proxy, self, request)
                 self._exchange.start()
         self._serving = False
-        if self._waiting or not self._idle:
+        if self._exchange is not None or self._waiting or not self._idle:
             return
         if self._reader.refusal is not None:
             self._turn_away(self._reader.refusal)
@@ -221,7 +221,8 @@ class Downstream(asyncio.Protocol):
         if self._reader.wants_continue:
             self._reader.wants_continue = False
             self.write(CONTINUE)
-        self.pause_reading(paused=False)
+        if self._paused:
+            self.pause_reading(paused=False)
         self._wait_for_client()
 
     def _wait_for_client(self) -> None:

@@ -50,6 +50,8 @@ JUDGED_IN_ANSWER: Final = (
     HOP_BY_HOP | FRAMING | {b"content-encoding", b"content-type", b"x-request-id"}
 )
 _NEVER_NAMED: Final = FRAMING | {b"host", b"close"}
+_NONE: Final = (b"",)
+_WITH_BODY: Final = (b"POST", b"PUT", b"PATCH")
 _OK: Final = 200
 _SWITCHED: Final = 101
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
@@ -134,22 +136,30 @@ def request_head(
 ) -> bytes:
     """The head for the replica."""
     kept, values = request.fields
-    asked_host, target = split_target(request.target)
-    host = asked_host or request.fields.first(b"host")
-    lines = [request.method + b" " + target + b" HTTP/1.1", _host_line(address), *kept]
-    forwarded_for = values.get(b"x-forwarded-for", ())
-    lines.append(b"X-Forwarded-For: " + b", ".join((*forwarded_for, request.client)))
-    lines.append(b"X-Forwarded-Proto: https" if request.tls else b"X-Forwarded-Proto: http")
+    target, client = request.target, request.client
+    host = values.get(b"host", _NONE)[0]
+    if not target.startswith(b"/"):
+        named, target = split_target(target)
+        host = named or host
+    if b"x-forwarded-for" in values:
+        client = b", ".join((*values[b"x-forwarded-for"], client))
+    lines = [
+        request.method + b" " + target + b" HTTP/1.1",
+        _host_line(address),
+        *kept,
+        b"X-Forwarded-For: " + client,
+        b"X-Forwarded-Proto: https" if request.tls else b"X-Forwarded-Proto: http",
+        b"X-Request-Id: " + request_id,
+    ]
     if host:
         lines.append(b"X-Forwarded-Host: " + host)
-    lines.append(b"X-Request-Id: " + request_id)
     if dp_rank is not None:
         lines.append(b"X-data-parallel-rank: %d" % dp_rank)
-    else:
-        lines += [b"X-data-parallel-rank: " + v for v in values.get(b"x-data-parallel-rank", ())]
+    elif b"x-data-parallel-rank" in values:
+        lines += [b"X-data-parallel-rank: " + rank for rank in values[b"x-data-parallel-rank"]]
     if request.websocket:
         lines.append(b"Connection: Upgrade\r\nUpgrade: websocket")
-    elif request.body or request.method in (b"POST", b"PUT", b"PATCH"):
+    elif request.body or request.method in _WITH_BODY:
         lines.append(b"Content-Length: %d" % len(request.body))
     lines.append(b"\r\n")
     return b"\r\n".join(lines)

@@ -101,10 +101,14 @@ class Upstream(asyncio.Protocol):
 
     def release(self) -> bool:
         """Let a finished exchange go. True: the connection is open and may carry another."""
-        self.resume()
+        if self._paused:
+            self.resume()
         self._exchange = self._pass_on = None
         self.reused = True
-        if self._reader.whole and self._reader.keep_alive and self._spent:
+        reader, transport = self._reader, self._transport
+        again = reader.whole and reader.keep_alive and transport and not transport.is_closing()
+        # What is left of this request would come before a next one.
+        if again and transport and not transport.get_write_buffer_size():
             return True
         self.abort()
         return False
@@ -119,11 +123,6 @@ class Upstream(asyncio.Protocol):
     def open(self) -> bool:
         """Can it carry a request?"""
         return self._transport is not None and not self._transport.is_closing()
-
-    @property
-    def _spent(self) -> bool:
-        """Is it open, with nothing left of the last request that a next one would come behind?"""
-        return self.open and cast(asyncio.Transport, self._transport).get_write_buffer_size() == 0
 
     def pause(self) -> None:
         """The client is slow: read no more for now."""
