@@ -12,7 +12,6 @@ Rules
 """
 
 import asyncio
-import errno
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -30,6 +29,7 @@ from ullage_router.http.errors import (
     replica_late,
 )
 from ullage_router.http.events import FirstEvent
+from ullage_router.http.listener import NO_ROOM
 from ullage_router.http.message import Head, Request, answer_head, request_head
 from ullage_router.http.upstream import Failure, Upstream
 from ullage_router.tally import Tally
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 _MOST_REPLICAS: Final = 2
 _IDLE_CLOSE_S: Final = 0.25
-_OUR_WANT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _FULL: Final = 503
 
 
@@ -132,7 +131,7 @@ class Exchange:
             self.broken(Failure.CONNECT, "no connection in time")
         except OSError as error:
             self._connecting = None
-            if error.errno in _OUR_WANT:
+            if error.errno in NO_ROOM:
                 self._proxy.out_of_descriptors(error)
                 self._refuse(OVERLOADED)
             else:

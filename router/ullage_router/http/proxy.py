@@ -14,6 +14,7 @@ from ullage_router.config import Config, Limits
 from ullage_router.core.budget import RetryBudget
 from ullage_router.core.policy import RetryPolicy
 from ullage_router.http.downstream import Downstream
+from ullage_router.http.listener import Listener
 from ullage_router.http.pool import Pool
 from ullage_router.router import Router
 from ullage_shared.address import Address
@@ -21,10 +22,8 @@ from ullage_shared.log import Seldom, line
 from ullage_shared.peer import why_unreachable
 
 _log: Final = logging.getLogger("ullage.router")
-_BACKLOG: Final = 4096
 _REPORT_EVERY_S: Final = 5.0
 _OTHER_FILES: Final = 64
-_SHUTDOWN_S: Final = 5.0
 
 
 class Proxy:
@@ -56,7 +55,7 @@ class Proxy:
         self._hurry = False
         self._rng = rng
         self._seldom = Seldom()
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._use(limits)
 
@@ -113,23 +112,20 @@ class Proxy:
 
         `share_port`: other processes may listen there too (SO_REUSEPORT).
         """
-        self._server = await self.loop.create_server(
+        self._listener = Listener(
+            self.loop,
             lambda: Downstream(self),
-            address.host,
-            address.port,
-            backlog=_BACKLOG,
-            reuse_port=share_port,
-            ssl=tls,
-            ssl_handshake_timeout=self.limits.head_timeout_s if tls else None,
-            ssl_shutdown_timeout=_SHUTDOWN_S if tls else None,
+            self.out_of_descriptors,
+            tls,
+            self.limits.head_timeout_s,
         )
-        return Address(address.host, self._server.sockets[0].getsockname()[1])
+        return Address(address.host, self._listener.open(address, share_port=share_port))
 
     async def stop(self, grace_s: float) -> None:
         """Accept no more, let what runs finish for up to `grace_s`, then end what is left."""
         self.stopping = True
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         for client in list(self.clients):
             client.stop_when_idle()
         end_s = self.loop.time() + grace_s

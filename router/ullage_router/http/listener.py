@@ -1,0 +1,132 @@
+"""Listening for clients: many are let in at one turn of the event loop.
+
+uvloop accepts one connection a turn. When a hundred clients come at once, each with a long prompt,
+a turn takes long and the last of them would wait for seconds; so connections are accepted here.
+
+Rule: nothing that goes wrong with a connection ends the listening. Without a descriptor left, it
+pauses, and newcomers wait in the kernel's queue.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final
+
+from ullage_shared.address import Address
+
+NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""The router's own want, and nobody's fault."""
+_BACKLOG: Final = 4096
+_AT_ONCE: Final = 64
+_PAUSE_S: Final = 0.1
+_SHUTDOWN_S: Final = 5.0
+
+
+def bound(address: Address, *, shared: bool) -> Iterator[socket.socket]:
+    """A socket at each address that the name stands for, not yet listening. Raises `OSError`.
+
+    Port 0: any free one, the same for all. `shared`: others may listen there too (SO_REUSEPORT).
+    """
+    port = address.port
+    found = socket.getaddrinfo(address.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    for family, _, _, _, (host, _, *rest) in dict.fromkeys(found):
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shared))
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((host, port, *rest))
+        except OSError:
+            sock.close()
+            raise
+        port = sock.getsockname()[1]
+        yield sock
+
+
+class Listener:
+    """The listening sockets of one address."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        welcome: Callable[[], asyncio.Protocol],
+        no_room: Callable[[OSError], None],
+        tls: ssl.SSLContext | None,
+        handshake_timeout_s: float,
+    ) -> None:
+        """`welcome` makes each connection's protocol; `no_room` hears why none can be accepted."""
+        self._loop = loop
+        self._welcome = welcome
+        self._no_room = no_room
+        self._tls = tls
+        self._handshake_timeout_s = handshake_timeout_s
+        self._sockets: list[socket.socket] = []
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._paused: asyncio.TimerHandle | None = None
+
+    def open(self, address: Address, *, share_port: bool) -> int:
+        """Listen. Returns the port. Raises `OSError`."""
+        try:
+            for sock in bound(address, shared=share_port):
+                self._sockets.append(sock)
+                sock.settimeout(0.0)
+                sock.listen(_BACKLOG)
+        except OSError:
+            self.close()
+            raise
+        self._resume()
+        port: int = self._sockets[0].getsockname()[1]
+        return port
+
+    def close(self) -> None:
+        """Accept no more; those that have not finished TLS's handshake are let go."""
+        self._pause()
+        for sock in self._sockets:
+            sock.close()
+        self._sockets.clear()
+        for task in self._arriving:
+            task.cancel()
+
+    def _resume(self) -> None:
+        self._paused = None
+        for sock in self._sockets:
+            self._loop.add_reader(sock, self._accept, sock)
+
+    def _pause(self) -> None:
+        for sock in self._sockets:
+            self._loop.remove_reader(sock)
+        if self._paused is not None:
+            self._paused.cancel()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                sock, _ = listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    continue  # That client has gone already.
+                self._pause()
+                self._paused = self._loop.call_later(_PAUSE_S, self._resume)
+                self._no_room(error)
+                return
+            task = self._loop.create_task(self._let_in(sock))
+            self._arriving.add(task)
+            task.add_done_callback(self._arriving.discard)
+
+    async def _let_in(self, sock: socket.socket) -> None:
+        sock.settimeout(0.0)
+        tls = self._tls
+        with suppress(OSError):  # It has gone, or what it sent is no TLS.
+            await self._loop.connect_accepted_socket(
+                self._welcome,
+                sock,
+                ssl=tls,
+                ssl_handshake_timeout=self._handshake_timeout_s if tls else None,
+                ssl_shutdown_timeout=_SHUTDOWN_S if tls else None,
+            )
