@@ -25,6 +25,7 @@ from ullage_router.config import Config
 from ullage_router.core.fleet import fleet_of, relist
 from ullage_router.feed import Feeds
 from ullage_router.http.proxy import Proxy
+from ullage_router.memory import give_back_memory
 from ullage_router.metrics import RouterCollector
 from ullage_router.models import Models
 from ullage_router.reload import changes, renewed
@@ -67,7 +68,7 @@ class Service:
         self._proxy = Proxy(self._router, config.limits, self._loop, rng, models.body, live.peers)
         self._proxy.configure(config)
         self._feeds.apply(_normal(config.sidecars), config.poll_interval_s)
-        self._models = in_background(models.run())
+        self._loops = [in_background(loop) for loop in (models.run(), give_back_memory())]
         collector = RouterCollector(self._router, self._proxy, self._feeds)
         app = admin_app(self._router, self._feeds, collector, lambda: self.stopping)
         self._admin = web.AppRunner(app, access_log=None, shutdown_timeout=_ADMIN_CLOSE_S)
@@ -120,8 +121,9 @@ class Service:
     async def close(self) -> None:
         """End all that runs beside the requests."""
         await self._feeds.stop()
-        self._models.cancel()
-        await asyncio.gather(self._models, return_exceptions=True)
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
         self._proxy.close()
         await self._admin.cleanup()
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 from ullage_router.http.errors import BODY_TIMEOUT, HEAD_TIMEOUT, Refusal, too_many_connections
 from ullage_router.http.exchange import Exchange
-from ullage_router.http.keepalive import keep_alive
 from ullage_router.http.message import Request, whole_response
 from ullage_router.http.request import CONTINUE, Phase, RequestReader
+from ullage_router.http.sockets import keep_alive
 
 if TYPE_CHECKING:
     from ullage_router.http.proxy import Proxy

@@ -14,9 +14,9 @@ from typing import Protocol, cast
 
 import httptools
 
-from ullage_router.http.keepalive import keep_alive
 from ullage_router.http.message import Head
 from ullage_router.http.response import InvalidResponseError, ResponseReader
+from ullage_router.http.sockets import buffer_little, keep_alive
 from ullage_router.tally import Tally
 from ullage_shared.address import Address
 
@@ -166,6 +166,7 @@ class Upstream(asyncio.Protocol):
         """The connection stands."""
         self._transport = cast(asyncio.Transport, transport)
         keep_alive(transport)
+        buffer_little(transport)
 
     def data_received(self, data: bytes) -> None:
         """The hot path."""

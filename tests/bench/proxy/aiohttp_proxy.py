@@ -49,7 +49,9 @@ def main(port: int, backends: list[str]) -> None:
     app.cleanup_ctx.append(keep_session)
     app.router.add_route("*", "/{path:.*}", forward)
     loop = uvloop.new_event_loop()
-    web.run_app(app, host="127.0.0.1", port=port, access_log=None, print=None, loop=loop)
+    web.run_app(
+        app, host="127.0.0.1", port=port, backlog=4096, access_log=None, print=None, loop=loop
+    )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
--- wrk's side of the proxy benchmark:  wrk … -s load.lua URL -- unary
---                                     wrk … -s load.lua URL -- stream CONNECTIONS RAMP_MS EVENTS
+-- wrk's side of the proxy benchmark:  wrk … -s load.lua URL -- unary PROMPT_BYTES
+--                                     wrk … -s load.lua URL -- stream CONNECTIONS RAMP_MS TOKENS
 --
 -- Streams begin out of step, each connection's first at a random moment within RAMP_MS: in step,
 -- 256 requests would arrive at once and then none for a while. Every whole stream is read and its
--- events are counted: one with another number than EVENTS was cut, whatever its status says.
+-- events are counted: one with another number than TOKENS and [DONE] was cut, whatever its status
+-- says.
 -- The last line printed is JSON, for wrk's own report rounds.
 
 local QUESTION = '{"model":"tiny","messages":[{"role":"system","content":"You are a helpful ' ..
-  'assistant."},{"role":"user","content":"%s"}],"max_tokens":64,"stream":%s}'
+  'assistant."},{"role":"user","content":"%s"}],"max_tokens":%d,"stream":%s}'
+local SENTENCE = 'Say \\"hello world\\" to the caf\xc3\xa9.\\n'
 
 local threads = {}
 
@@ -19,10 +21,13 @@ function init(args)
   local streaming = args[1] == "stream"
   wrk.method = "POST"
   wrk.headers["Content-Type"] = "application/json"
-  wrk.body = QUESTION:format(string.rep("hello world ", 50), tostring(streaming))
+  local prompt_bytes = streaming and 600 or tonumber(args[2])
+  local tokens = streaming and tonumber(args[4]) or 64
+  local prompt = SENTENCE:rep(math.floor(prompt_bytes / #SENTENCE))
+  wrk.body = QUESTION:format(prompt, tokens, tostring(streaming))
   whole, cut, events = 0, 0, 0
   if streaming then
-    be_a_stream(tonumber(args[2]), tonumber(args[3]), tonumber(args[4]))
+    be_a_stream(tonumber(args[2]), tonumber(args[3]), tokens + 1)
   end
 end
 

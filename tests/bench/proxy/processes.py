@@ -39,7 +39,21 @@ class Child:
     def cpu_s(self) -> float:
         """Seconds of CPU used so far; of a process that ended, `NotStartedError`."""
         self.check_alive()
-        return TICK_S * sum(_cpu_ticks(pid) for pid in _tree(self._process.pid))
+        return TICK_S * sum(_cpu_ticks(pid) for pid in self.pids())
+
+    def pids(self) -> list[int]:
+        """Of it and all its children, itself first."""
+        return _tree(self._process.pid)
+
+    @property
+    def alive(self) -> bool:
+        """Has it not ended?"""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def check_alive(self) -> None:
         """Raise `NotStartedError` with its last words if it ended."""

@@ -1,8 +1,11 @@
 """The proxies under test, and how each is started: one worker each, tuned as its users would.
 
-To add one: a function `Site -> argv` and its row in `PROXIES`.
+To add one: a function `Site -> argv` and its row in `PROXIES`. Each runs as by default, but for
+what its function says: the Rust routers have a thread per core, which does not show in CPU time but
+helps their latency.
 """
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +16,9 @@ from typing import Final
 from install_peers import HOME as PEERS
 
 Argv = Sequence[str | Path]
+
+BEFORE: Final = "ULLAGE_BENCH_BEFORE"
+"""The variable that names the folder of the code that `before` runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,12 @@ def _ours(site: Site) -> Argv:
     for backend in site.backends:
         argv += ["--replica", backend]
     return argv
+
+
+def _before(site: Site) -> Argv:
+    """Ours as it was: the code of another checkout, in this environment."""
+    code = os.environ[BEFORE]
+    return ["env", f"PYTHONPATH={code}/router:{code}/shared", *_ours(site)]
 
 
 def _nginx(site: Site) -> Argv:
@@ -146,8 +158,9 @@ PROXIES: Final[dict[str, Callable[[Site], Argv]]] = {
     "vllm-router": _vllm_router,
     "smg": _smg,
     "aiohttp": _aiohttp,
+    "before": _before,
 }
 
-DEFAULT: Final = ("ours", "nginx", "haproxy", "vllm-router")
+DEFAULT: Final = tuple(name for name in PROXIES if name != "before")
 SYSTEM_PACKAGES: Final = ("nginx", "haproxy")
 """Those that Debian brings, under the same name."""

@@ -1,20 +1,22 @@
-"""From samples to figures: medians over rounds, ratios, the table, the JSON.
+"""From samples to figures: medians over rounds, ratios, the tables, the JSON.
 
-A ratio is the median of the rounds' own ratios: the two sides of a round ran within a minute of
-each other, and what the machine's neighbours did hit them alike. `spread` is (highest − lowest) ÷
-median of the CPU figure over the rounds: a difference smaller than that is noise.
+A ratio is the median of the rounds' own ratios: the two sides of a round ran within a minute or two
+of each other, and what the machine's neighbours did hit them alike. `spread` is (highest − lowest)
+÷ median of the first column over the rounds: a difference smaller than that is noise.
 """
 
 import os
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
-from loads import CHUNKS, TICK_MS, Load, Sample
+from sample import Column, Load, Sample
+from testbed import REPLICAS, TICK_MS, TOKENS
 
-YARDSTICKS: Final = ("nginx", "vllm-router")
+YARDSTICKS: Final = ("nginx", "vllm-router", "before")
+"""Those that are in the run are compared with."""
 Rounds = Mapping[str, Sequence[Sample]]
 """Proxy → its samples of one load, one per round."""
 
@@ -23,87 +25,119 @@ def figures(load: Load, rounds: Rounds) -> dict[str, Any]:
     """Everything known about one load, as JSON."""
     return {
         "load": load.name,
-        "unit": load.unit,
-        "connections": load.connections,
-        "proxies": {name: _proxy(name, rounds) for name in rounds},
-    }
-
-
-def _proxy(name: str, rounds: Rounds) -> dict[str, Any]:
-    samples = rounds[name]
-    cpu_us = [s.cpu_us for s in samples]
-    errors: Counter[str] = Counter()
-    for sample in samples:
-        errors.update(sample.errors)
-    return {
-        "cpu_us": round(median(cpu_us), 2),
-        "cpu_us_rounds": [round(value, 2) for value in cpu_us],
-        "spread": round((max(cpu_us) - min(cpu_us)) / median(cpu_us), 3),
-        "ratios": {
-            other: round(median(a.cpu_us / b.cpu_us for a, b in zip(samples, to, strict=False)), 3)
-            for other in YARDSTICKS
-            if (to := rounds.get(other))
+        "title": load.title,
+        "proxies": {
+            name: _proxy(load.columns, samples, rounds) for name, samples in rounds.items()
         },
-        "per_s": round(median(s.per_s for s in samples)),
-        "p50_ms": round(median(s.p50_ms for s in samples), 3),
-        "p99_ms": round(median(s.p99_ms for s in samples), 3),
-        "counted": sum(s.counted for s in samples),
-        "answers": sum(s.answers for s in samples),
-        "streams": sum(s.streams for s in samples),
-        "events": sum(s.events for s in samples),
-        "errors": dict(errors),
     }
+
+
+def _proxy(columns: Sequence[Column], samples: Sequence[Sample], all_: Rounds) -> dict[str, Any]:
+    keys = [c.key for c in columns if all(c.key in s.figures for s in samples)]
+    values = {key: [s.figures[key] for s in samples] for key in keys}
+    return {
+        "rounds": {key: [round(v, 3) for v in of_key] for key, of_key in values.items()},
+        "medians": {key: round(median(of_key), 3) for key, of_key in values.items()},
+        "spread": {key: _spread(of_key) for key, of_key in values.items()},
+        "ratios": {
+            column.key: {
+                other: ratio
+                for other in YARDSTICKS
+                if (ratio := _ratio(column.key, samples, all_.get(other, ()))) is not None
+            }
+            for column in columns
+            if column.compared and column.key in values
+        },
+        "counts": dict(_sum(s.counts for s in samples)),
+        "errors": dict(_sum(s.errors for s in samples)),
+    }
+
+
+def _spread(values: Sequence[float]) -> float:
+    middle = median(values)
+    return round((max(values) - min(values)) / abs(middle), 3) if middle else 0.0
+
+
+def _ratio(key: str, samples: Sequence[Sample], others: Sequence[Sample]) -> float | None:
+    """None where there is nothing to compare with, or nothing above the noise."""
+    pairs = zip(samples, others, strict=False)
+    each = [a.figures[key] / b.figures[key] for a, b in pairs if b.figures.get(key, 0.0) > 0.0]
+    return round(median(each), 3) if each else None
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return total
 
 
 def machine() -> str:
     """Where, and how busy it was before: others' work on it shows as spread."""
     load, *_ = os.getloadavg()
-    return f"{os.cpu_count()} cores, Linux {platform.release()}, load average {load:.1f}"
+    return (
+        f"{os.cpu_count()} cores, Linux {platform.release()}, load average {load:.1f}; "
+        f"{REPLICAS} replicas"
+    )
 
 
 def document(
-    where: str, loads: Sequence[dict[str, Any]], seconds: int, failed: Mapping[str, str]
+    where: str, loads: Sequence[Mapping[str, Any]], seconds: int, failed: Mapping[str, str]
 ) -> dict[str, Any]:
     """The whole run, as JSON."""
     return {
         "machine": where,
         "seconds": seconds,
-        "chunks_per_stream": CHUNKS,
+        "replicas": REPLICAS,
+        "chunks_per_stream": TOKENS,
         "tick_ms": TICK_MS,
         "loads": loads,
         "failed": dict(failed),
     }
 
 
-def table(load: Mapping[str, Any]) -> str:
+def table(columns: Sequence[Column], load: Mapping[str, Any]) -> str:
     """One load's figures for people; below it, every error by name."""
-    unit, proxies = load["unit"], load["proxies"]
-    rounds = max(len(p["cpu_us_rounds"]) for p in proxies.values())
-    stream = f" of {CHUNKS} chunks, one per {TICK_MS} ms tick" if unit == "chunk" else ""
-    head = ["", f"CPU µs/{unit}", "spread", *(f"÷ {y}" for y in YARDSTICKS)]
-    head += [f"{unit}s/s", "p50 ms", "p99 ms", "errors"]
-    rows = [head] + [_row(name, p) for name, p in proxies.items()]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = [f"{load['load']}, {load['connections']} connections{stream}; medians of {rounds}"]
-    for name, *cells in rows:
-        padded = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
-        lines.append("  ".join((name.ljust(widths[0]), *padded)))
+    proxies = load["proxies"]
+    shown = [c for c in columns if any(c.key in p["medians"] for p in proxies.values())]
+    rounds = max(len(of_key) for p in proxies.values() for of_key in p["rounds"].values())
+    yardsticks = [y for y in YARDSTICKS if y in proxies]
+    head = [""]
+    for column in shown:
+        head += [column.title, "spread"] if column is columns[0] else [column.title]
+        head += [f"÷ {y}" for y in yardsticks if column.compared]
+    rows = [[*head, "errors"]] + [_row(name, p, shown, yardsticks) for name, p in proxies.items()]
+    lines = [load["title"] + (f"; medians of {rounds}" if rounds > 1 else ""), *aligned(rows)]
     for name, proxy in proxies.items():
         if proxy["errors"]:
             kinds = ", ".join(f"{n} × {kind}" for kind, n in proxy["errors"].items())
-            lines.append(f"{name}: {kinds} in {proxy['answers']} answers")
+            lines.append(f"{name}: {kinds}; answers {proxy['counts'].get('answers', 0):,}")
     return "\n".join(lines)
 
 
-def _row(name: str, proxy: Mapping[str, Any]) -> list[str]:
-    ratios = (proxy["ratios"].get(y) for y in YARDSTICKS)
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        name,
-        f"{proxy['cpu_us']:.1f}",
-        f"{proxy['spread']:.0%}",
-        *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
-        f"{proxy['per_s']:,}",
-        f"{proxy['p50_ms']:.1f}",
-        f"{proxy['p99_ms']:.1f}",
-        str(sum(proxy["errors"].values())),
+        "  ".join(
+            cell.rjust(width) if at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
     ]
+
+
+def _row(
+    name: str, proxy: Mapping[str, Any], columns: Sequence[Column], yardsticks: Sequence[str]
+) -> list[str]:
+    cells = [name]
+    for number, column in enumerate(columns):
+        value = proxy["medians"].get(column.key)
+        cells.append("–" if value is None else f"{value:,.{column.digits}f}")
+        if number == 0:
+            spread = proxy["spread"].get(column.key)
+            cells.append("–" if spread is None else f"{spread:.0%}")
+        ratios = proxy["ratios"].get(column.key, {})
+        if column.compared:
+            cells += [f"{ratios[y]:.2f}" if y in ratios else "–" for y in yardsticks]
+    return [*cells, str(sum(proxy["errors"].values()))]

@@ -1,6 +1,7 @@
 """The stubs keep their word, or what is measured through them would be a lie."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -159,6 +160,49 @@ def test_running_out_of_descriptors_costs_newcomers_only(
         connection.close()
     assert 20 <= refused < 40
     assert counters(port)["refused"] == refused
+
+
+def test_as_many_chunks_as_tokens_are_asked_for(backend: int) -> None:
+    with socket.create_connection(("127.0.0.1", backend), timeout=5) as connection:
+        connection.sendall(post(b'{"stream": true, "max_tokens": 9}') + post(b'{"stream":true}'))
+        got = read_until(connection, DONE, times=2)
+    first, _, second = got.partition(DONE)
+    assert (first.count(b"data: {"), second.count(b"data: {")) == (9, CHUNKS)
+
+
+@pytest.mark.parametrize("tokens", [1001, 100_000])
+def test_a_large_answer_is_as_long_as_it_says_and_the_next_one_comes(
+    backend: int, tokens: int
+) -> None:
+    connection = HTTPConnection("127.0.0.1", backend, timeout=5)
+    try:
+        for _ in range(2):
+            connection.request("POST", "/v1/completions", json.dumps({"max_tokens": tokens}))
+            said = json.loads(connection.getresponse().read())
+            assert said["choices"][0]["message"]["content"] == 4 * tokens * "x"
+    finally:
+        connection.close()
+
+
+def test_one_process_is_several_replicas_with_counters_in_common(program: Path) -> None:
+    first = int(os.environ.get("PORT_BASE", "29000")) + 190  # three in a row, that no client draws
+    with subprocess.Popen([program, f"{first}-{first + 2}", "5", "60"]) as process:
+        try:
+            time.sleep(0.1)
+            ports = [first, first + 1, first + 2]
+            connections = [socket.create_connection(("127.0.0.1", port), 5) for port in ports]
+            for connection in connections:
+                connection.sendall(post(b'{"stream":true}'))
+            time.sleep(0.05)
+            assert counters(first)["open_streams"] == counters(first + 2)["open_streams"] == 3
+            fetch(first, "/stub/tick/1")
+            began_s = time.monotonic()
+            for connection in connections:
+                assert read_until(connection, DONE).count(b"data: {") == 5
+                connection.close()
+            assert time.monotonic() - began_s < 0.2  # not 6 ticks of 60 ms
+        finally:
+            process.kill()
 
 
 def test_the_sidecar_publishes_a_newer_snapshot_each_time(sidecar: int) -> None:
