@@ -102,7 +102,8 @@ class Router:
         waiting = 0 if replica is None else self.in_flight.by_replica.get(replica.key, 0)
         self.recent.append(Decided(time.time(), decision, waiting, bool(tried)))
         if replica is not None and decision.score is not None:
-            self.tally(replica).score.observe(decision.score)
+            tally = self.tallies.get(replica.key) or self.tally(replica)
+            tally.score.observe(decision.score)
         return decision
 
     def _line_up(self, model: str | None, now_s: float) -> LineUp:
@@ -116,9 +117,10 @@ class Router:
 
     def dispatch(self, replica: Replica) -> tuple[Hold, Tally]:
         """A request goes to `replica` now: count it there until the hold is released."""
-        tally = self.tally(replica)
+        key = replica.key
+        tally = self.tallies.get(key) or self.tally(replica)
         tally.dispatched += 1
-        return self.in_flight.hold(replica.key), tally
+        return self.in_flight.hold(key), tally
 
     def failed(self, replica: Replica, failure: str, problem: str) -> None:
         """`replica` gave no answer: it is left out for a moment."""

@@ -16,6 +16,7 @@ import socket
 import struct
 import termios
 from collections import deque
+from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
@@ -28,6 +29,7 @@ from ullage_router.http.sockets import keep_alive
 if TYPE_CHECKING:
     from ullage_router.http.proxy import Proxy
 
+_MODELS: Final = b"/v1/models"
 _MOST_WAITING: Final = 8
 _MOST_BEYOND_BYTES: Final = 65_536
 _LEAVE_WITHIN_S: Final = 1.0
@@ -59,6 +61,11 @@ class Downstream(asyncio.Protocol):
         self._waiting: deque[Request] = deque()
 
     # Called by the exchange
+
+    @property
+    def writer(self) -> Callable[[bytes], None]:
+        """What sends to the client, for those who do so often."""
+        return self._transport.write
 
     def write(self, data: bytes) -> None:
         """Send to the client."""
@@ -209,7 +216,7 @@ class Downstream(asyncio.Protocol):
         while self._waiting and self._idle:
             request = self._waiting.popleft()
             self.due_s = inf
-            if not self._answered_here(request):
+            if request.target != _MODELS or not self._answered_here(request):
                 self._exchange = Exchange(self._proxy, self, request)
                 self._exchange.start()
         self._serving = False
@@ -245,10 +252,8 @@ class Downstream(asyncio.Protocol):
         return free and not self.slow and not self._transport.is_closing()
 
     def _answered_here(self, request: Request) -> bool:
-        if request.target != b"/v1/models" or request.method != b"GET":
-            return False
         body = self._proxy.models()
-        if body is None:
+        if request.method != b"GET" or body is None:
             return False
         keep_alive = request.keep_alive and not self._proxy.stopping and not request.http_1_0
         content_type = (b"Content-Type", b"application/json")

@@ -280,14 +280,14 @@ class Exchange:
     def _pass(self, body: bytes) -> None:
         """Begin the answer with its head and what there is of its body; the rest goes by itself."""
         client, head = self._client, self._head
+        proxy, request = self._proxy, self._request
         self._passing = True
-        self._request.body = b""  # It will not be sent again.
+        request.body = b""  # It will not be sent again.
         client.due_s = inf
-        self._keep_alive = (
-            self._request.keep_alive and not self._ends_by_close and not self._proxy.stopping
-        )
-        named = self._replica.id if self._proxy.name_replica else None
-        passed_on = answer_head(head, self._request, self._id, named, keep_alive=self._keep_alive)
+        keep_alive = request.keep_alive and not self._ends_by_close and not proxy.stopping
+        self._keep_alive = keep_alive
+        named = self._replica.id if proxy.name_replica else None
+        passed_on = answer_head(head, request, self._id, named, keep_alive=keep_alive)
         if body:
             self._body(body)
             passed_on += body
@@ -302,7 +302,7 @@ class Exchange:
             self._body_began = True
             tally.first_byte_s.observe(perf_counter() - self._began_s)
             if upstream is not None and self._passes_unseen:
-                upstream.pass_on(self._client.write, tally)
+                upstream.pass_on(self._client.writer, tally)
         tally.chunks += 1
         tally.response_bytes += len(data)
 

@@ -36,6 +36,26 @@ class InvalidResponseError(ValueError):
 class ResponseReader:
     """Reads the responses on one connection, one at a time. Interim ones (1xx) are dropped."""
 
+    __slots__ = (
+        "__weakref__",
+        "_bodiless",
+        "_content",
+        "_excess",
+        "_heads",
+        "_kept",
+        "_left_bytes",
+        "_parser",
+        "_raw",
+        "_reason",
+        "_values",
+        "_websocket",
+        "head",
+        "keep_alive",
+        "parse",
+        "tail",
+        "whole",
+    )
+
     def __init__(self) -> None:
         self.head: Head | None = None
         self.whole = False
@@ -164,7 +184,7 @@ class ResponseReader:
             self._raw = raw
             return b""
         end = 0
-        for _ in range(self._heads):
+        for _ in range(self._heads):  # Interim ones, and the one.
             while raw.startswith((b"\r", b"\n"), end):  # llhttp passes over empty lines.
                 end += 1
             if not raw.startswith(b"HTTP/1.", end):

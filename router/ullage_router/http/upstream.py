@@ -57,7 +57,20 @@ class Exchange(Protocol):
 
 
 class Upstream(asyncio.Protocol):
-    """One connection."""
+    """One connection. Slots, since each piece of each stream finds it cold in memory."""
+
+    __slots__ = (
+        "_exchange",
+        "_pass_on",
+        "_paused",
+        "_reader",
+        "_tally",
+        "_transport",
+        "address",
+        "idle_since_s",
+        "reused",
+        "silent",
+    )
 
     def __init__(self, address: Address) -> None:
         self.address = address

@@ -48,7 +48,7 @@ LIMITS = Limits(
     body_timeout_s=0.1,
     idle_client_s=0.1,
     stalled_client_s=0.5,
-    first_byte_timeout_s=0.2,
+    first_byte_timeout_s=0.6,
     idle_upstream_s=0.2,
 )
 
