@@ -1,8 +1,5 @@
 """What one client may take of the proxy, and what it is told when it is too much."""
 
-import asyncio
-from time import perf_counter
-
 from conformance.checks import (
     closed,
     nothing,
@@ -10,94 +7,19 @@ from conformance.checks import (
     status,
     stays_open,
 )
-from conformance.play import Play
 from conformance.promise import (
     ASK,
-    CHAT,
     NONE,
     WELL,
     Do,
     Row,
-    Wrong,
-    chunk,
     chunked_post,
     get,
-    head,
     post,
-    stream,
 )
-from conformance.replica import Call
-from conformance.wire import Wire
 
 EXPECTS = b"Expect: 100-continue"
 TOO_LONG = b"x" * 10_001
-BEGUN = head(b"POST %s HTTP/1.1" % CHAT, b"Host: router.test", b"Content-Length: 5000")
-
-
-async def idle_after_an_answer(play: Play) -> None:
-    await play.wire.send(post())
-    play.seen.answers.append(await play.wire.answer())
-    if (end := await play.wire.ended(2.0)) != "closed":
-        raise Wrong(f"connection {end or 'left open'}")
-
-
-async def idle_from_the_start(play: Play) -> None:
-    if (end := await play.wire.ended(2.0)) != "closed":
-        raise Wrong(f"connection {end or 'left open'}")
-
-
-async def drips_its_head(play: Play) -> None:
-    """A byte now and then does not put the limit off (Slowloris)."""
-    for byte in get(CHAT)[:30]:
-        await play.wire.send(bytes([byte]))
-        await asyncio.sleep(0.04)
-    play.seen.answers.append(await play.wire.answer(within_s=1.0))
-
-
-async def sends_its_body_slowly(play: Play) -> None:
-    """Slow is not stalled."""
-    sent = post()
-    await play.wire.send(sent[: -len(ASK)])
-    for start in range(0, len(ASK), 10):
-        await asyncio.sleep(0.1)
-        await play.wire.send(ASK[start : start + 10])
-    play.seen.answers.append(await play.wire.answer())
-
-
-async def takes_nothing(play: Play) -> None:
-    play.wire.pause()
-    await play.wire.send(post())
-    began_s = perf_counter()
-    left_s = await play.until(play.stage.notes.get(), 5.0, "the replica is read no more, for ever")
-    if left_s - began_s < 0.3:
-        raise Wrong("cut off at once")
-
-
-async def sends_for_ever(call: Call) -> None:
-    try:
-        await call.send(stream())
-        while True:
-            await call.send(chunk(b"x" * 65_536))
-    except ConnectionError:
-        call.notes.put_nowait(perf_counter())
-
-
-async def a_fourth_of_three(play: Play) -> None:
-    others = [await Wire.connect(play.port) for _ in range(2)]
-    for each in (play.wire, *others):
-        await each.send(post())
-        if (await each.answer()).status != 200:
-            raise Wrong("not even three are served")
-    async with await Wire.connect(play.port) as fourth:
-        play.seen.answers.append(await fourth.answer())
-        play.seen.end = await fourth.ended()
-    for each in others:
-        async with each:
-            await each.send(post())
-            if (await each.answer()).status != 200:
-                raise Wrong("those that were there are served no more")
-    await asyncio.sleep(0.05)
-    await play.ask(post())
 
 
 ROWS = (

@@ -39,8 +39,6 @@ from conformance.promise import (
 from conformance.replica import Call
 from conformance.wire import Wire
 
-EXPECTS = b"Expect: 100-continue"
-TOO_LONG = b"x" * 10_001
 BEGUN = head(b"POST %s HTTP/1.1" % CHAT, b"Host: router.test", b"Content-Length: 5000")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 
 import pytest
 
@@ -372,6 +373,39 @@ async def test_a_hung_replica_slows_nobody_else() -> None:
         assert plane.in_flight == hung.connections
         # By its own counts, the router now favours the one that answers.
         assert len(well.requests) > 5 * hung.connections
+
+
+async def latencies_s(plane: Plane, clients: int = 8, each: int = 60) -> list[float]:
+    """Of whole answers, sorted."""
+
+    async def ask_often() -> list[float]:
+        client, took = await plane.client(), []
+        for _ in range(each):
+            began_s = perf_counter()
+            assert (await client.ask(ASK)).body == b"well"
+            took.append(perf_counter() - began_s)
+        return took
+
+    took_by_client = await asyncio.gather(*(ask_often() for _ in range(clients)))
+    return sorted(took_s for took in took_by_client for took_s in took)
+
+
+async def test_others_wait_no_longer_beside_hundreds_of_hung_requests() -> None:
+    """Report 19, in figures: the p99 of those that are answered, with and without."""
+    async with Backend(WELL) as well:
+        async with data_plane(well.url) as plane:
+            alone_s = await latencies_s(plane)
+        async with Backend(silent) as hung, data_plane(well.url) as plane:
+            stuck = fleet_with({hung.url: 0.9}, now_s=1e9)
+            plane.router.fleet, spared = stuck, plane.router.fleet
+            for _ in range(300):
+                await (await plane.client()).send(ASK)
+            await eventually(lambda: hung.connections == 300)
+            plane.router.fleet = spared
+            beside_s = await latencies_s(plane)
+            assert plane.in_flight == 300
+    p99 = len(alone_s) * 99 // 100
+    assert beside_s[p99] < 2.0 * alone_s[p99] + 0.02
 
 
 async def test_a_burst_over_equal_replicas_that_no_sidecar_speaks_for_spreads_evenly() -> None:
