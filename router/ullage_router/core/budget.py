@@ -30,15 +30,19 @@ class RetryBudget:
             self._turn_to(second)
         self._requests[second % WINDOW_S] += 1
 
-    def spend(self, now_s: float) -> bool:
-        """May a request be tried again now? If so, that is counted."""
+    def allows(self, now_s: float) -> bool:
+        """May a request be tried again now?"""
         second = int(now_s)
         if second != self._second:
             self._turn_to(second)
         allowed = self.policy.share * sum(self._requests) + self.policy.spare
-        if sum(self._tries) + 1 > allowed:
+        return sum(self._tries) + 1 <= allowed
+
+    def spend(self, now_s: float) -> bool:
+        """Count a second try, if it is allowed."""
+        if not self.allows(now_s):
             return False
-        self._tries[second % WINDOW_S] += 1
+        self._tries[int(now_s) % WINDOW_S] += 1
         return True
 
     def _turn_to(self, second: int) -> None:

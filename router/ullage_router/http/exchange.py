@@ -8,7 +8,6 @@ Rules
   closed as idle just then): the request goes there once more, on a new connection.
 * The in-flight count is held from the decision to the last byte, whatever the end.
 * A client that has gone ends the exchange at once, so that vLLM stops generating.
-* An answer that breaks off never looks whole; a stream of events says why, in a last event.
 """
 
 import asyncio
@@ -19,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 from ullage_router.core.decide import Why
 from ullage_router.core.fleet import Replica
 from ullage_router.core.inflight import Hold
+from ullage_router.http.answer import Answer
 from ullage_router.http.errors import (
     OVERLOADED,
     Refusal,
-    broken_off,
     refused,
     replica_failed,
     replica_full,
@@ -30,7 +29,7 @@ from ullage_router.http.errors import (
 )
 from ullage_router.http.events import FirstEvent
 from ullage_router.http.listener import NO_ROOM
-from ullage_router.http.message import Head, Request, answer_head, request_head
+from ullage_router.http.message import Head, Request, request_head
 from ullage_router.http.upstream import Failure, Upstream
 from ullage_router.tally import Tally
 from ullage_shared.peer import why_unreachable
@@ -51,11 +50,8 @@ class Exchange:
     _upstream: Upstream | None = None
     _connecting: asyncio.Task[None] | None = None
     _first_event: FirstEvent | None = None
-    _passing = False
-    """Has the client been given something of the answer?"""
-    _body_began = False
-    _keep_alive = False
-    _tunnel = False
+    _answer: Answer | None = None
+    """What the client has been given something of: from then on, nobody else is tried."""
     _head: Head
     _replica: Replica
     _tally: Tally
@@ -83,10 +79,10 @@ class Exchange:
         upstream, self._upstream = self._upstream, None
         if self._connecting is not None:
             self._connecting.cancel()
-        if self._tunnel:
-            assert upstream is not None
+        answer = self._answer
+        if upstream is not None and answer is not None and answer.tunnel:
             upstream.leave()
-            self._count_whole()
+            answer.count_whole()
         elif self._hold is not None:
             if upstream is not None:
                 upstream.abort()
@@ -173,32 +169,31 @@ class Exchange:
 
     def data(self, data: bytes) -> None:
         """A piece of the body: to be looked at first, or the first one, or to be rid of chunks."""
-        if self._first_event is not None:
-            self._hold_back(data)
+        if self._answer is not None:
+            self._answer.data(data)
         else:
-            self._body(data)
-            self._client.write(data)
+            self._hold_back(data)
 
     def finished(self) -> None:
         """All has come: the connection may serve another."""
-        if not self._passing:
-            self._pass(self._held())
+        answer = self._answer or self._pass(self._held())
         self._give_back()
         self._proxy.router.answered(self._replica)
-        self._count_whole()
+        answer.count_whole()
         self._let_go()
-        self._client.done(keep_alive=self._keep_alive)
+        self._client.done(keep_alive=answer.keep_alive)
 
     def broken(self, failure: Failure, problem: str) -> None:
         """The replica failed."""
         upstream, self._upstream = self._upstream, None
-        if self._tunnel:
-            self._tunnel = False
-            self._count_whole()
+        answer = self._answer
+        if answer is not None:
             self._let_go()
-            self._client.cut(reset=False)
-        elif self._passing:
-            self._break_off(upstream, problem)
+            if answer.tunnel:
+                answer.count_whole()
+                self._client.cut(reset=False)
+            else:
+                answer.break_off(self._replica.id, problem)
         elif failure is Failure.CLOSED and upstream is not None and self._was_idle(upstream):
             self._let_go()
             self._dispatch(None)
@@ -211,18 +206,20 @@ class Exchange:
             if why_not is not None:
                 self._refuse(refused(why_not) if why_not is Why.FULL else refusal)
 
+    # In a tunnel
+
     def replica_slow(self) -> None:
-        """In a tunnel, the replica reads slowly: so must its client send."""
-        if self._tunnel:
+        """So must its client send."""
+        if self._answer is not None and self._answer.tunnel:
             self._client.pause_reading(paused=True)
 
     def replica_caught_up(self) -> None:
         """No longer."""
-        if self._tunnel:
+        if self._answer is not None and self._answer.tunnel:
             self._client.pause_reading(paused=False)
 
     def from_client(self, data: bytes) -> None:
-        """In a tunnel: what the client sent."""
+        """What the client sent."""
         if self._upstream is not None:
             self._upstream.write(data)
 
@@ -250,15 +247,17 @@ class Exchange:
 
     def _elsewhere(self) -> Why | None:
         """Try another replica, if there is one and the budget allows; else: why not."""
-        router = self._proxy.router
+        router, budget = self._proxy.router, self._proxy.budget
         if len(self._tried) >= _MOST_REPLICAS or len(router.fleet.replicas) <= len(self._tried):
+            return Why.NO_REPLICA
+        now_s = router.now_s()
+        if not budget.allows(now_s):
+            router.tries_denied += 1
             return Why.NO_REPLICA
         decision = router.choose(self._request.body, self._tried)
         if decision.replica is None:
             return decision.why
-        if not self._proxy.budget.spend(router.now_s()):
-            router.tries_denied += 1
-            return Why.NO_REPLICA
+        budget.spend(now_s)
         self._first_event = None
         self._give_back()
         self._let_go()
@@ -275,73 +274,26 @@ class Exchange:
         self._client.write(refusal.render(self._id, keep_alive=keep_alive, with_body=with_body))
         self._client.done(keep_alive=keep_alive)
 
-    # What the client gets
-
-    def _pass(self, body: bytes) -> None:
-        """Begin the answer with its head and what there is of its body; the rest goes by itself."""
-        client, head = self._client, self._head
-        proxy, request = self._proxy, self._request
-        self._passing = True
-        request.body = b""  # It will not be sent again.
-        client.due_s = inf
-        keep_alive = request.keep_alive and not self._ends_by_close and not proxy.stopping
-        self._keep_alive = keep_alive
-        named = self._replica.id if proxy.name_replica else None
-        passed_on = answer_head(head, request, self._id, named, keep_alive=keep_alive)
-        if body:
-            self._body(body)
-            passed_on += body
-        client.write(passed_on)
-        if head.switched:
-            self._begin_tunnel()
-
-    def _body(self, data: bytes) -> None:
-        """Count a piece of the body. After the first, the others pass by themselves if they can."""
-        tally, upstream = self._tally, self._upstream
-        if not self._body_began:
-            self._body_began = True
-            tally.first_byte_s.observe(perf_counter() - self._began_s)
-            if upstream is not None and self._passes_unseen:
-                upstream.pass_on(self._client.writer, tally)
-        tally.chunks += 1
-        tally.response_bytes += len(data)
-
-    def _begin_tunnel(self) -> None:
-        assert self._upstream is not None
-        self._tunnel = True
-        self._upstream.tunnel(self._client.write, self._tally)
-        self._client.tunnel()
-
-    @property
-    def _passes_unseen(self) -> bool:
-        """Can the rest of the body go on without this exchange?"""
-        return not self._request.http_1_0 and (self._head.chunked or self._head.until_close)
-
-    @property
-    def _ends_by_close(self) -> bool:
-        """Is the end of the connection the only end that the client's answer has?"""
-        return self._head.until_close or (self._head.chunked and self._request.http_1_0)
-
-    def _break_off(self, upstream: Upstream | None, problem: str) -> None:
-        """End an answer that has begun, so that nobody takes it for a whole one."""
-        self._tally.cut += 1
-        events = self._head.event_stream and not self._ends_by_close
-        if events and upstream is not None and upstream.between_events():
-            event = b"data: " + broken_off(self._replica.id, problem).body + b"\n\n"
-            self._client.write(b"%x\r\n%s\r\n" % (len(event), event))
-        self._let_go()
-        self._client.cut(reset=self._ends_by_close)
-
     # The ends
+
+    def _pass(self, body: bytes) -> Answer:
+        """Give the client the answer, from here on as it comes."""
+        proxy, request, upstream = self._proxy, self._request, self._upstream
+        assert upstream is not None
+        client = self._client
+        client.due_s = inf
+        request.body = b""  # It will not be sent again.
+        answer = Answer(client, upstream, self._tally, self._head, request, self._began_s)
+        self._answer = answer
+        if proxy.stopping:
+            answer.keep_alive = False
+        answer.begin(request, self._id, self._replica.id if proxy.name_replica else None, body)
+        return answer
 
     def _was_idle(self, upstream: Upstream) -> bool:
         """Had the replica closed the connection before it saw the request?"""
         unseen = upstream.reused and upstream.silent
         return unseen and perf_counter() - self._sent_s < _IDLE_CLOSE_S
-
-    def _count_whole(self) -> None:
-        self._tally.responses[self._head.status] += 1
-        self._tally.duration_s.observe(perf_counter() - self._began_s)
 
     def _give_back(self) -> None:
         upstream, self._upstream = self._upstream, None
