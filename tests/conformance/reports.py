@@ -16,7 +16,7 @@ COVERED: Final[dict[int, tuple[str, ...]]] = {
     ),
     2: ("A client leaves before a stream's first event", "A client leaves mid-stream"),
     3: (
-        HTTP + "test_leaks.py::test_after_mixed_outcomes_everything_is_back_where_it_began",
+        HTTP + "test_leaks.py::test_after_ten_thousand_outcomes_everything_is_back_where_it_began",
         CORE + "test_inflight.py::test_replicas_that_have_left_leave_nothing_behind",
     ),
     5: (

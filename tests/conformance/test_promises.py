@@ -9,6 +9,8 @@ from conformance.promise import Row
 from conformance.promises import GROUPS
 from conformance.sites import OUR_SITES, Site
 
+pytestmark = pytest.mark.slow
+
 ROWS = [pytest.param(row, id=row.name) for rows in GROUPS.values() for row in rows]
 
 

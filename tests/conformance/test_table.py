@@ -12,6 +12,8 @@ from conformance.pump import pump
 from conformance.replica import Stage
 from conformance.table import Outcome, printed, summary
 
+pytestmark = pytest.mark.slow
+
 (REFUSED,) = [rows for group, rows in GROUPS.items() if group.startswith("Refused")]
 DANGEROUS = ("Content-Length, then", "two different Content-L", "a bare LF hides", "a chunk longer")
 

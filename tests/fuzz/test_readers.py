@@ -11,6 +11,8 @@ import pytest
 import driver
 import endless
 
+pytestmark = pytest.mark.slow
+
 SEED = 1
 
 
@@ -19,7 +21,6 @@ def test_nothing_that_a_peer_sends_breaks_what_must_hold(side: driver.Side) -> N
     driver.run(side, SEED, seconds=60.0, most=300)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("side", driver.SIDES.values(), ids=driver.SIDES.keys())
 def test_nothing_of_very_much_that_a_peer_sends_does(side: driver.Side) -> None:
     driver.run(side, SEED + 1, seconds=60.0, most=6_000 if side.name == "requests" else 3_000)
@@ -33,7 +34,6 @@ def test_a_peer_that_never_ends_costs_bounded_memory_and_time(
         check(Random(f"{SEED}/{number}"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("check", [endless.check_request, endless.check_response])
 def test_many_peers_that_never_end_do(check: Callable[[Random], None]) -> None:
     for number in range(300):

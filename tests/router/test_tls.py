@@ -19,6 +19,8 @@ from ullage_router.config import Config, Limits, Tls
 from ullage_router.tls import read
 from ullage_shared.config import ConfigError
 
+pytestmark = pytest.mark.slow
+
 HELLO = answering(response(b"hello"))
 NOBODY = "http://127.0.0.1:1"
 

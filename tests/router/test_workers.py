@@ -23,6 +23,8 @@ from scripted_backend import LAST_CHUNK, Backend, Call, answering, chunk, chunke
 from ullage_router.claim import claim
 from ullage_shared.address import Address
 
+pytestmark = pytest.mark.slow
+
 HELLO = answering(response(b"hello"))
 
 
@@ -166,7 +168,6 @@ def went_back(before: dict[str, float], after: dict[str, float]) -> list[str]:
     return [name for name in counts if after[name] < before[name]]
 
 
-@pytest.mark.slow
 async def test_a_worker_that_does_not_answer_is_left_out_and_said_to_be() -> None:
     async with Backend(HELLO) as backend, workers("--replica", backend.url) as (router, pages):
         clients = await clients_of_both(router, pages)
@@ -215,7 +216,6 @@ async def test_a_reload_reaches_every_worker_and_a_bad_one_none(tmp_path: Path) 
                 client.close()
 
 
-@pytest.mark.slow
 async def test_a_new_certificate_reaches_every_worker(tmp_path: Path) -> None:
     authority, file = Authority(), tmp_path / "router.toml"
     tls = authority.issue(tmp_path)
@@ -297,7 +297,6 @@ async def test_workers_end_when_their_supervisor_is_gone_and_free_the_port() -> 
             assert port == router.address.port
 
 
-@pytest.mark.slow
 async def test_a_worker_that_is_just_starting_ends_with_its_supervisor_too() -> None:
     async with router_process("--workers", "2", "--replica", "http://127.0.0.1:1") as router:
         first = pids(router)[1]

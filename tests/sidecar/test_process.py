@@ -200,7 +200,10 @@ async def test_a_server_that_dies_is_down_and_one_that_never_was_is_starting(
     ("flags", "complaint"),
     [
         ((), "engine = []: wanted at least one [[engine]], or --engine [NAME=]URL (defaults)"),
-        (("--engine", "gpu"), "engine[0].url = 'gpu': wanted http://host:port (--engine)"),
+        (
+            ("--engine", "gpu"),
+            "engine[0].url = 'gpu': wanted http://host:port or https://host:port (--engine)",
+        ),
         (("--config", "/nowhere"), "/nowhere: cannot be read: No such file or directory"),
     ],
 )

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SOURCE = Path(__file__).with_name("pace.c")
 RATE, SECONDS, WARM_UP_S = 200, 1.3, 0.3
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

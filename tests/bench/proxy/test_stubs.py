@@ -15,6 +15,8 @@ import pytest
 
 from ullage_shared.snapshot import PATH, decode
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 CHUNKS, TICK_MS = 5, 2
 DONE = b"data: [DONE]\n\n"
