@@ -9,7 +9,7 @@ from prometheus_client import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from ullage_router.core.decide import Standing, stand
+from ullage_router.core.decide import Standing, line_up, stand
 from ullage_router.core.fleet import Replica
 from ullage_router.exposition import exposition
 from ullage_router.feed import SidecarFeed
@@ -30,8 +30,10 @@ def replica_row(router: Router, replica: Replica, now_s: float) -> dict[str, Any
         reason = "its sidecar is silent"
     else:
         reason = seen.reason
-    if aside:
-        why_not = "gave no answer a moment ago"
+    if replica.key in router.leaving:
+        why_not = "is no longer in the fleet: it finishes what it has"
+    elif aside:
+        why_not = "gave no answer, or had no room, a moment ago"
     elif standing is Standing.FULL:
         why_not = f"score is not above the floor of {router.policy.floor}"
     else:
@@ -41,7 +43,7 @@ def replica_row(router: Router, replica: Replica, now_s: float) -> dict[str, Any
         "id": replica.id,
         "url": replica.url,
         "dp_rank": replica.dp_rank,
-        "eligible": not aside and standing in (Standing.ELIGIBLE, Standing.SILENT),
+        "eligible": not why_not,
         "standing": standing,
         "why_not": why_not,
         "capacity_score": seen.capacity_score if seen else None,
@@ -60,10 +62,10 @@ def replica_row(router: Router, replica: Replica, now_s: float) -> dict[str, Any
 
 def replicas_page(router: Router, feeds: Mapping[str, SidecarFeed], now_s: float) -> dict[str, Any]:
     """`/replicas`: the table, and what is wrong with the sidecars."""
-    rows = [replica_row(router, replica, now_s) for replica in router.fleet.replicas.values()]
-    standings = {row["standing"] for row in rows if row["eligible"]}
+    replicas = [*router.fleet.replicas.values(), *router.leaving.values()]
+    rows = [replica_row(router, replica, now_s) for replica in replicas]
     return {
-        "routing_by": "own_counts" if standings == {Standing.SILENT} else "score",
+        "routing_by": line_up(router.fleet, None, now_s, router.policy).why,
         "replicas": rows,
         "sidecars": [
             {"url": url, "problem": feed.problem, "faults": feed.faults}
@@ -82,6 +84,7 @@ def decision_row(decided: Decided) -> dict[str, Any]:
         "score": decision.score,
         "in_flight": decided.in_flight,
         "second_try": decided.second_try,
+        "request_id": decided.request_id.decode("latin-1"),
     }
 
 
@@ -90,10 +93,7 @@ def health_page(
 ) -> tuple[int, dict[str, Any]]:
     """`/healthz`: 200 while there is a replica that could be chosen, and the router goes on."""
     replicas = router.fleet.replicas.values()
-    able = sum(
-        stand(replica, now_s, router.policy) in (Standing.ELIGIBLE, Standing.SILENT)
-        for replica in replicas
-    )
+    able = sum(replica_row(router, replica, now_s)["eligible"] for replica in replicas)
     content = {"eligible": able, "replicas": len(replicas), "stopping": stopping}
     return (200 if able and not stopping else 503), content
 

@@ -7,6 +7,7 @@ thousand of them, three times what the router needs. Asked to, glibc gives back 
 import asyncio
 import ctypes
 import resource
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -32,5 +33,6 @@ async def give_back_memory(every_s: float = _EVERY_S, spare_bytes: int = _SPARE_
     usual_bytes = resident_bytes()
     while True:
         await asyncio.sleep(every_s)
-        if resident_bytes() > usual_bytes + spare_bytes:
-            await asyncio.to_thread(trim, 0)
+        with suppress(OSError):  # No descriptor is left to look with.
+            if resident_bytes() > usual_bytes + spare_bytes:
+                await asyncio.to_thread(trim, 0)

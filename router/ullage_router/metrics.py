@@ -5,6 +5,7 @@ Labels are bounded: `replica` by the fleet (a replica that leaves takes its seri
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
 from typing import Final
 
 from prometheus_client.core import (
@@ -26,7 +27,7 @@ HELP: Final[Mapping[str, str]] = {
     "dispatched": "Requests sent to the replica, second tries included.",
     "in_flight": "Requests sent to the replica whose last byte has not come.",
     "responses": "Whole responses, by status code.",
-    "failures": "Tries that ended without an answer, by kind: connect, closed, invalid, "
+    "failures": "Tries of which the client saw nothing, by kind: connect, closed, invalid, "
     "timeout, full.",
     "responses_cut": "Responses that ended before they were whole, after their first byte.",
     "clients_gone": "Requests whose client left before the answer was whole.",
@@ -37,20 +38,30 @@ HELP: Final[Mapping[str, str]] = {
     "score_at_decision": "Capacity score, 0..1, at each decision for the replica.",
     "replica_score": "Capacity score, 0..1, in the latest snapshot.",
     "replica_snapshot_age_seconds": "Age of the latest snapshot.",
+    "replica_set_aside": "1 while the replica is left out: it gave no answer, or had no room.",
     "replica_standing": "1 for what the replica is now: eligible, silent, full, down, …",
     "decisions": "Decisions, by the rule that settled them.",
     "refusals": "Answers given in a replica's place, by code.",
     "sidecar_polls": "Looks at the sidecar, by result.",
+    "second_tries": "Requests sent to another replica after a first one.",
     "second_tries_denied": "Requests not sent to another replica because `[retry]` forbade it.",
     "clients_stalled": "Clients cut off because they took none of their answer for too long.",
     "client_connections": "Open client connections.",
     "idle_upstream_connections": "Connections to replicas that wait for a request.",
+    "handshakes_failed": "Connections that ended before TLS's handshake did.",
+    "build_info": "Always 1; what runs.",
 }
 """Every metric, by its name behind `ullage_router_`."""
 
 LARGEST: Final = frozenset(
     f"ullage_router_{name}"
-    for name in ("replica_score", "replica_snapshot_age_seconds", "replica_standing")
+    for name in (
+        "replica_score",
+        "replica_snapshot_age_seconds",
+        "replica_set_aside",
+        "replica_standing",
+        "build_info",
+    )
 )
 """Gauges that several workers have in common, each with a view of its own: the largest counts. Of
 every other gauge each worker has a part, and the whole is the sum."""
@@ -74,7 +85,8 @@ class RouterCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metric families, as they stand now."""
-        replicas = list(self._router.fleet.replicas.values())
+        router = self._router
+        replicas = [*router.fleet.replicas.values(), *router.leaving.values()]
         pairs = [(r.id, self._router.tallies.get(r.key) or Tally()) for r in replicas]
         yield from self._traffic(replicas, pairs)
         yield self._histogram("time_to_first_byte_seconds", ((i, t.first_byte_s) for i, t in pairs))
@@ -122,6 +134,7 @@ class RouterCollector(Collector):
         now_s = self._router.now_s()
         score = _gauge("replica_score", "replica")
         age = _gauge("replica_snapshot_age_seconds", "replica")
+        aside = _gauge("replica_set_aside", "replica")
         standings = _gauge("replica_standing", "replica", "standing")
         for replica in replicas:
             if replica.snapshot is not None and replica.snapshot.capacity_score is not None:
@@ -129,10 +142,11 @@ class RouterCollector(Collector):
             age_s = replica.age_s(now_s)
             if age_s is not None:
                 age.add_metric([replica.id], age_s)
+            aside.add_metric([replica.id], float(replica.aside_until_s > now_s))
             now = stand(replica, now_s, self._router.policy)
             for standing in Standing:
                 standings.add_metric([replica.id, standing], float(standing is now))
-        yield from (score, age, standings)
+        yield from (score, age, aside, standings)
 
     def _whole(self) -> Iterator[Metric]:
         decisions = _counter("decisions", "why")
@@ -145,6 +159,8 @@ class RouterCollector(Collector):
         for sidecar, feed in self._feeds.items():
             for result, count in sorted(feed.polls.items()):
                 polls.add_metric([sidecar, result], count)
+        second = _counter("second_tries")
+        second.add_metric([], self._router.second_tries)
         denied = _counter("second_tries_denied")
         denied.add_metric([], self._router.tries_denied)
         stalled = _counter("clients_stalled")
@@ -153,4 +169,19 @@ class RouterCollector(Collector):
         clients.add_metric([], len(self._proxy.clients))
         idle = _gauge("idle_upstream_connections")
         idle.add_metric([], self._proxy.pool.idle)
-        yield from (decisions, refusals, polls, denied, stalled, clients, idle)
+        failed = _counter("handshakes_failed")
+        failed.add_metric([], self._proxy.handshakes_failed)
+        build = _gauge("build_info", "version")
+        build.add_metric([version("ullage")], 1.0)
+        yield from (
+            decisions,
+            refusals,
+            polls,
+            second,
+            denied,
+            stalled,
+            clients,
+            idle,
+            failed,
+            build,
+        )

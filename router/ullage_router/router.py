@@ -29,6 +29,8 @@ class Decided(NamedTuple):
     in_flight: int
     """The replica's requests in flight from this router, before this one."""
     second_try: bool
+    request_id: bytes = b""
+    """The client's, or the router's own."""
 
 
 class Router:
@@ -48,6 +50,8 @@ class Router:
         """By `Why`, refusals included."""
         self.refusals: Counter[str] = Counter()
         """Answers that the router gave in a replica's place, by code."""
+        self.second_tries = 0
+        """Requests sent to another replica after a first one."""
         self.tries_denied = 0
         """Second tries that the budget did not allow."""
         self.clients_stalled = 0
@@ -55,6 +59,8 @@ class Router:
         self.recent: deque[Decided] = deque(maxlen=_REMEMBERED)
         self.tallies: dict[str, Tally] = {}
         """By replica key; a replica that leaves takes its tally along."""
+        self.leaving: dict[str, Replica] = {}
+        """Replicas that are no longer in the fleet, and have yet to finish what they have."""
         self._rng = rng
         self._failing: set[str] = set()
         self._fleet = fleet
@@ -79,15 +85,21 @@ class Router:
     def fleet(self, fleet: Fleet) -> None:
         if fleet.replicas.keys() != self._fleet.replicas.keys():
             for key in fleet.replicas.keys() - self._fleet.replicas.keys():
-                _log.info(line("replica_joined", replica=key))
+                _log.info(line("replica_joined", replica=fleet.replicas[key].id))
             for key in self._fleet.replicas.keys() - fleet.replicas.keys():
-                _log.info(line("replica_left", replica=key))
-                self.tallies.pop(key, None)
-                self._failing.discard(key)
+                leaves = self._fleet.replicas[key]
+                requests = self.in_flight.by_replica.get(key, 0)
+                _log.info(line("replica_left", replica=leaves.id, requests=requests))
+                if requests:
+                    self.leaving[key] = leaves
+                else:
+                    self._forget(key)
+            for key in self.leaving.keys() & fleet.replicas.keys():
+                del self.leaving[key]
         self._fleet = fleet
         self._line_ups.clear()
 
-    def choose(self, body: bytes, tried: Collection[str] = ()) -> Decision:
+    def choose(self, body: bytes, tried: Collection[str] = (), request_id: bytes = b"") -> Decision:
         """Choose for a request with this body; not among the keys in `tried`."""
         now_s = self.now_s()
         fleet = self._fleet
@@ -100,7 +112,7 @@ class Router:
         self.decisions[decision.why] += 1
         replica = decision.replica
         waiting = 0 if replica is None else self.in_flight.by_replica.get(replica.key, 0)
-        self.recent.append(Decided(time.time(), decision, waiting, bool(tried)))
+        self.recent.append(Decided(time.time(), decision, waiting, bool(tried), request_id))
         if replica is not None and decision.score is not None:
             tally = self.tallies.get(replica.key) or self.tally(replica)
             tally.score.observe(decision.score)
@@ -128,14 +140,10 @@ class Router:
         if replica.key in self._fleet.replicas and replica.key not in self._failing:
             self._failing.add(replica.key)
             _log.warning(line("replica_failing", replica=replica.id, how=failure, why=problem))
-        self._set_aside(replica)
+        self.set_aside(replica)
 
-    def full(self, replica: Replica) -> None:
-        """`replica` refused a request for lack of room: it is left out for a moment."""
-        self.tally(replica).failures["full"] += 1
-        self._set_aside(replica)
-
-    def _set_aside(self, replica: Replica) -> None:
+    def set_aside(self, replica: Replica) -> None:
+        """`replica` gave no answer, or has no room: it is left out for a moment."""
         until_s = self.now_s() + self._policy.set_aside_s
         self._fleet = set_aside(self._fleet, replica.key, until_s)
         self._line_ups.clear()
@@ -146,11 +154,21 @@ class Router:
             self._failing.remove(replica.key)
             _log.info(line("replica_answers", replica=replica.id))
 
+    def see_off(self) -> None:
+        """Forget those that have left and have finished."""
+        for key in [k for k in self.leaving if not self.in_flight.by_replica.get(k, 0)]:
+            _log.info(line("replica_finished", replica=self.leaving.pop(key).id))
+            self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        self.tallies.pop(key, None)
+        self._failing.discard(key)
+
     def tally(self, replica: Replica) -> Tally:
         """The counts of `replica`."""
         tally = self.tallies.get(replica.key)
         if tally is None:
             tally = Tally()
-            if replica.key in self._fleet.replicas:
+            if replica.key in self._fleet.replicas or replica.key in self.leaving:
                 self.tallies[replica.key] = tally
         return tally

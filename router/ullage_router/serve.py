@@ -113,7 +113,7 @@ class Service:
         """Take over what `read` gives, or nothing of it; the log says which."""
         try:
             changed = self._take_over(read())
-        except ConfigError as error:
+        except (ConfigError, OSError) as error:  # A file may go while it is read.
             _log.error(line("reload_refused", why=error))
         else:
             _log.info(line("reloaded", changed=",".join(changed) or "nothing"))

@@ -88,7 +88,7 @@ def _obey_signals(workers: Workers, read: Callable[[], Config]) -> None:
             config = read()
             changes(workers.config, config)
             tls.read(config.tls)
-        except ConfigError as error:
+        except (ConfigError, OSError) as error:  # A file may go while it is read.
             _log.error(line("reload_refused", why=error))
         else:
             workers.reload(config)  # Each says what has changed.

@@ -72,7 +72,10 @@ class Worker:
         """Wait for its end. Returns how it ended, in words."""
         status = await self.process.wait()
         self._orders.close()
-        how = signal.Signals(-status).name if status < 0 else f"status {status}"
+        how = f"status {status}"
+        if status < 0:
+            named = -status in {*signal.Signals}
+            how = signal.Signals(-status).name if named else f"signal {-status}"
         return f"{how}: {self._problem}" if self._problem else how
 
     @property
@@ -146,6 +149,7 @@ class Workers:
         loop = asyncio.get_running_loop()
         in_row = 0
         for incarnation in count():
+            self._directory.mkdir(mode=0o700, exist_ok=True)  # /tmp may have been cleaned.
             place = Place(number, self._port, self._directory / f"{number}-{incarnation}.sock")
             began_s = loop.time()
             how = await self._one(place, begun)

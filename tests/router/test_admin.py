@@ -84,7 +84,7 @@ def test_a_replica_set_aside_says_so() -> None:
     router.fleet = set_aside(router.fleet, A, 11.0)
     assert (row(router, A)["eligible"], row(router, A)["why_not"]) == (
         False,
-        "gave no answer a moment ago",
+        "gave no answer, or had no room, a moment ago",
     )
 
 
@@ -103,8 +103,8 @@ def test_a_replica_that_was_never_heard_of_has_a_row_too() -> None:
         ((snapshot(A, None),), (), "own_counts"),
         ((snapshot(A, None, state=State.DOWN),), (B,), "own_counts"),
         ((snapshot(A, 0.1),), (B,), "own_counts"),
-        ((snapshot(A, 0.1),), (), "score"),
-        ((), (), "score"),
+        ((snapshot(A, 0.1),), (), "full"),
+        ((), (), "no_replica"),
     ],
 )
 def test_the_page_says_by_what_the_next_request_is_routed(
@@ -126,7 +126,7 @@ def test_looking_at_the_page_counts_nothing() -> None:
 
 def test_decisions_can_be_read_with_their_reasons() -> None:
     router = router_with(snapshot(A, 0.7, id="gpu-01/engine"))
-    router.choose(b"")
+    router.choose(b"", request_id=b"abc")
     router.choose(b"", tried=[A])
     first, second = map(decision_row, router.recent)
     assert first.pop("at") == pytest.approx(second.pop("at"), abs=60.0)
@@ -136,6 +136,7 @@ def test_decisions_can_be_read_with_their_reasons() -> None:
         "score": 0.7,
         "in_flight": 0,
         "second_try": False,
+        "request_id": "abc",
     }
     assert second == {
         "replica": None,
@@ -143,6 +144,7 @@ def test_decisions_can_be_read_with_their_reasons() -> None:
         "score": None,
         "in_flight": 0,
         "second_try": True,
+        "request_id": "",
     }
 
 
@@ -189,7 +191,7 @@ async def test_the_admin_port_serves_every_page() -> None:
 
 def test_an_empty_fleet_is_an_empty_table() -> None:
     page = replicas_page(Router(Fleet(), Policy(), Random(1)), {}, 0.0)
-    assert page == {"routing_by": "score", "replicas": [], "sidecars": []}
+    assert page == {"routing_by": "no_replica", "replicas": [], "sidecars": []}
 
 
 def test_every_standing_that_bars_a_replica_has_words() -> None:

@@ -191,9 +191,12 @@ def _newer(known: Replica, snapshot: Snapshot, source: str, now_s: float) -> tup
 
 def _fleet(replicas: Mapping[str, Replica], listed: frozenset[str]) -> Fleet:
     names = Counter(r.snapshot.id for r in replicas.values() if r.snapshot)
+    names.update(key.removeprefix("http://") for key in replicas)
     ordered: dict[str, Replica] = {}
     for key, replica in sorted(replicas.items()):
-        ambiguous = replica.snapshot is not None and names[replica.snapshot.id] > 1
+        seen = replica.snapshot
+        own = seen is not None and seen.id == key.removeprefix("http://")
+        ambiguous = seen is not None and names[seen.id] > (2 if own else 1)
         ordered[key] = replace(replica, ambiguous=ambiguous)
     known = {replica.models for replica in ordered.values() if replica.models}
     return Fleet(MappingProxyType(ordered), listed, mixed=len(known) > 1)

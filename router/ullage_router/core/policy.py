@@ -41,7 +41,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0.0,
             le=3600.0,
-            description="How long, in seconds, a replica that gave no answer is left out. "
+            description="How long, in seconds, a replica that gave no answer, or had no room "
+            "(503), is left out, unless that would leave nobody. "
             "Higher returns later to one that is back.",
         ),
     ] = 1.0

@@ -9,7 +9,7 @@ Rules
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ullage_router.http.errors import broken_off
+from ullage_router.http.errors import Refusal
 from ullage_router.http.message import Head, Request, answer_head
 from ullage_router.http.upstream import Upstream
 from ullage_router.tally import Tally
@@ -77,12 +77,12 @@ class Answer:
         self._tally.responses[self._head.status] += 1
         self._tally.duration_s.observe(perf_counter() - self._request_began_s)
 
-    def break_off(self, replica_id: str, problem: str) -> None:
-        """The replica gave no more of it: end it so that nobody takes it for a whole one."""
+    def break_off(self, why: Refusal) -> None:
+        """No more of it will come: end it so that nobody takes it for a whole one."""
         self._tally.cut += 1
         events = self._head.event_stream and not self._ends_by_close
         if events and self._upstream.between_events():
-            event = b"data: " + broken_off(replica_id, problem).body + b"\n\n"
+            event = b"data: " + why.body + b"\n\n"
             self._client.write(b"%x\r\n%s\r\n" % (len(event), event))
         self._client.cut(reset=self._ends_by_close)
 

@@ -20,7 +20,13 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
-from ullage_router.http.errors import BODY_TIMEOUT, HEAD_TIMEOUT, Refusal, too_many_connections
+from ullage_router.http.errors import (
+    BODY_TIMEOUT,
+    HEAD_TIMEOUT,
+    STOPPING,
+    Refusal,
+    too_many_connections,
+)
 from ullage_router.http.exchange import Exchange
 from ullage_router.http.message import Request, whole_response
 from ullage_router.http.request import CONTINUE, Phase, RequestReader
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
 _MODELS: Final = b"/v1/models"
 _MOST_WAITING: Final = 8
 _MOST_BEYOND_BYTES: Final = 65_536
+_MOST_TURNED_AWAY: Final = 32
 _LEAVE_WITHIN_S: Final = 1.0
 _LOOK_EVERY_S: Final = 0.05
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
@@ -109,7 +116,7 @@ class Downstream(asyncio.Protocol):
             self._paused = paused
             if paused:
                 self._transport.pause_reading()
-                if self._looking is None and not self._tunnel:
+                if self._looking is None:
                     self._look_for_leaving()
             else:
                 self._transport.resume_reading()
@@ -120,7 +127,9 @@ class Downstream(asyncio.Protocol):
         if not self._paused or self._transport.is_closing():
             return
         poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        # In a tunnel, what it sent before it closed has yet to be read; a reset has not.
+        closed = 0 if self._tunnel else select.POLLRDHUP
+        poll.register(self._transport.get_extra_info("socket").fileno(), closed)
         if poll.poll(0):
             self._transport.abort()
         else:
@@ -132,6 +141,15 @@ class Downstream(asyncio.Protocol):
         """The router is stopping: close now, or after the request that is under way."""
         if self._exchange is None and self._reader.phase is Phase.IDLE:
             self._close()
+
+    def stop_now(self) -> None:
+        """The router will wait no longer."""
+        if self._exchange is not None:
+            self._exchange.stop()
+        elif self._reader.phase is Phase.IDLE:
+            self._close()
+        elif self._turned_away is None:
+            self._turn_away(STOPPING)
 
     def overdue(self) -> None:
         """What was waited for has not come in time."""
@@ -162,9 +180,12 @@ class Downstream(asyncio.Protocol):
             max_body_bytes=limits.max_body_bytes,
             tls=transport.get_extra_info("sslcontext") is not None,
         )
-        crowded = len(proxy.clients) >= proxy.max_connections
+        too_many = len(proxy.clients) - proxy.max_connections
         proxy.clients.add(self)
-        if crowded:
+        if too_many >= _MOST_TURNED_AWAY:  # They would take what replica connections need.
+            self._transport.abort()
+            return
+        if too_many >= 0:
             self._turn_away(too_many_connections(proxy.max_connections))
             return
         self.due_s = proxy.loop.time() + limits.idle_client_s

@@ -40,6 +40,7 @@ class Refusal:
 
 
 NOT_HTTP: Final = Refusal(400, "bad_request", "The request is not valid HTTP/1.1.")
+NO_HOST: Final = Refusal(400, "bad_request", "The request has no Host, or no valid one.")
 NO_CONNECT: Final = Refusal(405, "method_not_allowed", "CONNECT is not offered here.")
 UNKNOWN_CODING: Final = Refusal(
     501, "not_implemented", "Of the transfer codings, only chunked is understood here."
@@ -66,6 +67,11 @@ def too_many_connections(limit: int) -> Refusal:
     )
 
 
+def not_http(reason: str) -> Refusal:
+    """The client's fault, in the parser's words."""
+    return Refusal(400, "bad_request", f"The request is not valid HTTP/1.1: {reason}.")
+
+
 def head_too_large(limit_bytes: int) -> Refusal:
     """The client's fault: its headers."""
     return Refusal(
@@ -86,27 +92,32 @@ def body_too_large(limit_bytes: int) -> Refusal:
 def refused(why: Why) -> Refusal:
     """Nobody to give the request to. One second is two looks at the sidecars."""
     if why is Why.FULL:
-        return Refusal(503, "no_capacity", "All replicas are full. Try again in a moment.", 1)
+        return Refusal(
+            503, "no_capacity", "No replica that answers has room. Try again in a moment.", 1
+        )
     return Refusal(503, "no_replica", "No replica is serving at present. Try again in a moment.", 1)
 
 
-def replica_failed(replica_id: str, problem: str) -> Refusal:
-    """The replica's fault, and no other could be tried."""
-    return Refusal(502, "replica_failed", f"Replica {replica_id} gave no valid answer: {problem}.")
+def replica_failed(replica: str, problem: str) -> Refusal:
+    """The replica's fault, and no other could be tried. `replica`: as the client may know it."""
+    return Refusal(502, "replica_failed", f"{replica} gave no valid answer: {problem}.")
 
 
-def replica_late(replica_id: str, problem: str) -> Refusal:
+def replica_late(replica: str, problem: str) -> Refusal:
     """The replica's fault: `limits.first_byte_timeout_s` is over."""
-    return Refusal(504, "replica_timeout", f"Replica {replica_id} is late: {problem}.")
+    return Refusal(504, "replica_timeout", f"{replica} is late: {problem}.")
 
 
-def replica_full(replica_id: str, problem: str) -> Refusal:
+def replica_full(replica: str, problem: str) -> Refusal:
     """The replica said so, and no other could be tried."""
-    return Refusal(503, "no_capacity", f"Replica {replica_id} has no room: {problem}", 1)
+    return Refusal(503, "no_capacity", f"{replica} has no room: {problem}", 1)
 
 
-def broken_off(replica_id: str, problem: str) -> Refusal:
-    """The replica's fault, in the midst of its answer: it goes into the answer, as a last event."""
-    return Refusal(
-        502, "replica_failed", f"Replica {replica_id} broke off here: {problem}. The answer is cut."
-    )
+def broken_off(replica: str, problem: str) -> Refusal:
+    """In the midst of an answer: it goes into the answer, as a last event."""
+    return Refusal(502, "replica_failed", f"{replica} broke off here: {problem}. This is not all.")
+
+
+STOPPING: Final = Refusal(503, "router_stopping", "The router stops. Try another one.", 1)
+STOPPED: Final = Refusal(503, "router_stopping", "The router stops here. This is not all.")
+"""The same in the midst of an answer."""

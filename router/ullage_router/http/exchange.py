@@ -21,7 +21,10 @@ from ullage_router.core.inflight import Hold
 from ullage_router.http.answer import Answer
 from ullage_router.http.errors import (
     OVERLOADED,
+    STOPPED,
+    STOPPING,
     Refusal,
+    broken_off,
     refused,
     replica_failed,
     replica_full,
@@ -68,7 +71,7 @@ class Exchange:
         """Choose a replica and send the request there, or refuse it."""
         proxy = self._proxy
         proxy.budget.request(proxy.router.now_s())
-        decision = proxy.router.choose(self._request.body)
+        decision = proxy.router.choose(self._request.body, (), self._id)
         if decision.replica is None:
             self._refuse(refused(decision.why))
         else:
@@ -107,10 +110,28 @@ class Exchange:
             limit_s = self._proxy.limits.first_byte_timeout_s
             self.broken(Failure.TIMEOUT, f"no answer within {limit_s:g} s")
 
+    def stop(self) -> None:
+        """The router will not wait for the rest."""
+        upstream, self._upstream = self._upstream, None
+        answer = self._answer
+        if answer is None:
+            self._refuse(STOPPING)
+        elif answer.tunnel:
+            self._client.cut(reset=False)
+        else:
+            answer.break_off(STOPPED)
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if upstream is not None:
+            upstream.abort()
+        self._let_go()
+
     def _go_to(self, replica: Replica) -> None:
         self._replica = replica
+        # A second replica gets a new connection: an old one might be just closing, too.
+        upstream = None if self._tried else self._proxy.pool.take(replica.address)
         self._tried.append(replica.key)
-        self._dispatch(self._proxy.pool.take(replica.address))
+        self._dispatch(upstream)
 
     def _dispatch(self, upstream: Upstream | None) -> None:
         self._hold, self._tally = self._proxy.router.dispatch(self._replica)
@@ -193,7 +214,8 @@ class Exchange:
                 answer.count_whole()
                 self._client.cut(reset=False)
             else:
-                answer.break_off(self._replica.id, problem)
+                self._proxy.answer_cut(self._replica.id, self._id, problem)
+                answer.break_off(broken_off(self._called, problem))
         elif failure is Failure.CLOSED and upstream is not None and self._was_idle(upstream):
             self._let_go()
             self._dispatch(None)
@@ -201,7 +223,7 @@ class Exchange:
             self._first_event = None
             self._proxy.router.failed(self._replica, failure, problem)
             late = failure is Failure.TIMEOUT
-            refusal = (replica_late if late else replica_failed)(self._replica.id, problem)
+            refusal = (replica_late if late else replica_failed)(self._called, problem.rstrip("."))
             why_not = self._elsewhere()
             if why_not is not None:
                 self._refuse(refused(why_not) if why_not is Why.FULL else refusal)
@@ -234,7 +256,8 @@ class Exchange:
         if problem is None:
             self._pass(self._held())
         elif not self._elsewhere_if_full():
-            self._refuse(replica_full(self._replica.id, problem))
+            self._tally.failures[Failure.FULL] += 1
+            self._refuse(replica_full(self._called, problem))
 
     def _held(self) -> bytes:
         event, self._first_event = self._first_event, None
@@ -242,22 +265,32 @@ class Exchange:
 
     def _elsewhere_if_full(self) -> bool:
         """The replica has no room. Has another?"""
-        self._proxy.router.full(self._replica)
-        return self._elsewhere() is None
+        self._proxy.router.set_aside(self._replica)
+        tally = self._tally
+        if self._elsewhere() is not None:
+            return False
+        tally.failures[Failure.FULL] += 1
+        return True
+
+    @property
+    def _called(self) -> str:
+        """The replica, as the client may know it."""
+        return f"Replica {self._replica.id}" if self._proxy.name_replica else "A replica"
 
     def _elsewhere(self) -> Why | None:
         """Try another replica, if there is one and the budget allows; else: why not."""
         router, budget = self._proxy.router, self._proxy.budget
-        if len(self._tried) >= _MOST_REPLICAS or len(router.fleet.replicas) <= len(self._tried):
+        if len(self._tried) >= _MOST_REPLICAS or router.fleet.replicas.keys() <= set(self._tried):
             return Why.NO_REPLICA
         now_s = router.now_s()
         if not budget.allows(now_s):
             router.tries_denied += 1
             return Why.NO_REPLICA
-        decision = router.choose(self._request.body, self._tried)
+        decision = router.choose(self._request.body, self._tried, self._id)
         if decision.replica is None:
             return decision.why
         budget.spend(now_s)
+        router.second_tries += 1
         self._first_event = None
         self._give_back()
         self._let_go()
@@ -265,6 +298,7 @@ class Exchange:
         return None
 
     def _refuse(self, refusal: Refusal) -> None:
+        self._client.due_s = inf
         self._give_back()
         self._let_go()
         self._proxy.router.refusals[refusal.code] += 1

@@ -12,7 +12,6 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Final
 
 from ullage_shared.address import Address
@@ -55,13 +54,21 @@ class Listener:
         loop: asyncio.AbstractEventLoop,
         welcome: Callable[[], asyncio.Protocol],
         no_room: Callable[[OSError], None],
+        not_let_in: Callable[[OSError], None],
+        crowded: Callable[[int], bool],
         tls: ssl.SSLContext | None,
         handshake_timeout_s: float,
     ) -> None:
-        """`welcome` makes each connection's protocol; `no_room` hears why none can be accepted."""
+        """`welcome` makes each connection's protocol.
+
+        `no_room` hears why none can be accepted, `not_let_in` why one has not got past TLS.
+        `crowded` says whether, with so many more in their handshakes, another is too much.
+        """
         self._loop = loop
         self._welcome = welcome
         self._no_room = no_room
+        self._not_let_in = not_let_in
+        self._crowded = crowded
         self._tls = tls
         self._handshake_timeout_s = handshake_timeout_s
         self._sockets: list[socket.socket] = []
@@ -115,6 +122,9 @@ class Listener:
                 self._paused = self._loop.call_later(_PAUSE_S, self._resume)
                 self._no_room(error)
                 return
+            if self._tls is not None and self._crowded(len(self._arriving)):
+                sock.close()  # It cannot be told why before its handshake.
+                continue
             task = self._loop.create_task(self._let_in(sock))
             self._arriving.add(task)
             task.add_done_callback(self._arriving.discard)
@@ -122,7 +132,7 @@ class Listener:
     async def _let_in(self, sock: socket.socket) -> None:
         sock.settimeout(0.0)
         tls = self._tls
-        with suppress(OSError):  # It has gone, or what it sent is no TLS.
+        try:
             await self._loop.connect_accepted_socket(
                 self._welcome,
                 sock,
@@ -130,3 +140,5 @@ class Listener:
                 ssl_handshake_timeout=self._handshake_timeout_s if tls else None,
                 ssl_shutdown_timeout=_SHUTDOWN_S if tls else None,
             )
+        except OSError as error:
+            self._not_let_in(error)

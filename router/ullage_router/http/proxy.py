@@ -24,6 +24,8 @@ from ullage_shared.peer import why_unreachable
 _log: Final = logging.getLogger("ullage.router")
 _REPORT_EVERY_S: Final = 5.0
 _OTHER_FILES: Final = 64
+_LAST_WORDS_S: Final = 0.5
+"""For what was still said to reach its clients."""
 
 
 class Proxy:
@@ -48,6 +50,8 @@ class Proxy:
         self.budget = RetryBudget(RetryPolicy())
         self.pool = Pool(loop, limits, replica_tls)
         self.name_replica = True
+        self.handshakes_failed = 0
+        """Connections that ended before TLS's handshake did."""
         self.stopping = False
         self.clients: set[Downstream] = set()
         """Open client connections."""
@@ -55,6 +59,7 @@ class Proxy:
         self._hurry = False
         self._rng = rng
         self._seldom = Seldom()
+        self._cuts = Seldom()
         self._listener: Listener | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._use(limits)
@@ -84,6 +89,7 @@ class Proxy:
     def _sweep(self) -> None:
         """End what is overdue. One look at every connection costs less than a timer for each."""
         self._sweeper = self.loop.call_later(self._sweep_every_s, self._sweep)
+        self.router.see_off()
         now_s = self.loop.time()
         for client in [client for client in self.clients if client.due_s < now_s]:
             client.overdue()
@@ -98,6 +104,16 @@ class Proxy:
             _log.error(
                 line("out_of_descriptors", why=why_unreachable(error), fix="raise ulimit -n")
             )
+
+    def _handshake_failed(self, error: OSError) -> None:
+        self.handshakes_failed += 1
+        _log.debug(line("handshake_failed", why=why_unreachable(error)))
+
+    def answer_cut(self, replica: str, request_id: bytes, problem: str) -> None:
+        """A replica broke off in the midst of an answer. One line says so for many."""
+        if self._cuts.allows(self.loop.time()):
+            who = request_id.decode("latin-1")
+            _log.warning(line("answer_cut", replica=replica, why=problem, request_id=who))
 
     def client_left(self, client: Downstream) -> None:
         """A client connection is gone."""
@@ -116,6 +132,8 @@ class Proxy:
             self.loop,
             lambda: Downstream(self),
             self.out_of_descriptors,
+            self._handshake_failed,
+            lambda arriving: len(self.clients) + arriving >= self.max_connections,
             tls,
             self.limits.head_timeout_s,
         )
@@ -136,6 +154,12 @@ class Proxy:
                 _log.info(line("still_stopping", connections=len(self.clients)))
         if self.clients:
             _log.warning(line("cut_by_stop", connections=len(self.clients)))
+        for client in list(self.clients):
+            client.stop_now()
+        if self.clients:
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), _LAST_WORDS_S)
         for client in list(self.clients):
             client.cut(reset=True)
         self.close()

@@ -13,11 +13,13 @@ import httptools
 
 from ullage_router.http.errors import (
     NO_CONNECT,
+    NO_HOST,
     NOT_HTTP,
     UNKNOWN_CODING,
     Refusal,
     body_too_large,
     head_too_large,
+    not_http,
     too_many_headers,
 )
 from ullage_router.http.message import (
@@ -99,8 +101,8 @@ class RequestReader:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._past_upgrades(memoryview(data)[upgrade.args[0] :])
-        except httptools.HttpParserError:
-            self._refuse(NOT_HTTP)
+        except httptools.HttpParserError as error:
+            self._refuse(not_http(str(error)))
         if self._unheard_bytes > self._max_head_bytes:
             self._refuse(head_too_large(self._max_head_bytes))
         done, self._done = self._done, []
@@ -213,10 +215,12 @@ class RequestReader:
 
     def _judge(self, values: dict[bytes, list[bytes]], version: str) -> None:
         hosts = values.get(b"host", ())
-        if version not in _VERSIONS or len(hosts) > 1 or not all(map(_names_a_host, hosts)):
+        if version not in _VERSIONS:
             self._refuse(NOT_HTTP)
+        if len(hosts) > 1 or not all(map(_names_a_host, hosts)):
+            self._refuse(NO_HOST)
         if not hosts and version == "1.1":
-            self._refuse(NOT_HTTP)
+            self._refuse(NO_HOST)
         codings = values.get(b"transfer-encoding")
         if codings is not None:
             if version == "1.0":  # Its framing cannot be trusted (RFC 9112 §6.1).

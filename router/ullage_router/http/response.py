@@ -116,6 +116,8 @@ class ResponseReader:
         if self._content is not None:
             body = b"".join(self._content)
             self._content.clear()
+            if self.whole:
+                self._parser = None  # It would go on to collect contents, and nobody to take them.
         return body
 
     def _without_body(self, behind: bytes) -> bytes:

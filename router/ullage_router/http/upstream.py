@@ -32,6 +32,8 @@ class Failure(StrEnum):
     """What came is not HTTP."""
     TIMEOUT = "timeout"
     """The answer did not begin in time."""
+    FULL = "full"
+    """It has no room, as it says itself."""
 
 
 class Exchange(Protocol):
