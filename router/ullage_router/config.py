@@ -146,7 +146,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[str, ...],
         Meta(
             description="vLLM servers, `http://host:port` or `https://…`. They get requests even "
-            "when no sidecar speaks for them."
+            "when no sidecar speaks for them; one that hangs is then not noticed but by "
+            "`limits.first_byte_timeout_s`."
         ),
     ] = ()
     sidecars: Annotated[

@@ -8,10 +8,11 @@ is, its unit, what more of it costs. Nonsense is refused, never clamped, in one 
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -44,10 +45,16 @@ def load(kind: type[Config], path: Path | None, flags: Mapping[str, Any]) -> Con
     try:
         return msgspec.convert({**values, **flags}, kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(_explain(str(error), {**values, **flags}, path, flags)) from error
+        raise ConfigError(_explain(str(error), {**values, **flags}, path, flags, kind)) from error
 
 
-def _explain(problem: str, values: Any, path: Path | None, flags: Mapping[str, Any]) -> str:
+def _explain(
+    problem: str,
+    values: Any,
+    path: Path | None,
+    flags: Mapping[str, Any],
+    kind: type[msgspec.Struct],
+) -> str:
     """Say a `msgspec.ValidationError` in an operator's words."""
     what, _, where = problem.partition(" - at `$")
     unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what, re.DOTALL)
@@ -64,10 +71,29 @@ def _explain(problem: str, values: Any, path: Path | None, flags: Mapping[str, A
     for name, index in steps:
         values = values[name] if name else values[int(index)]
     wanted = re.sub(r"^Expected ", "wanted a ", what)
+    if what.startswith("Invalid enum value "):
+        wanted = f"wanted {_choices(kind, steps)}"
     for technical, plain in _PLAIN_WORDS.items():
         wanted = re.sub(rf"`{technical}`", plain, wanted)
     wanted = wanted.split(", got ")[0]
     return f"{key} = {values!r}: {wanted} ({origin})"
+
+
+def _choices(kind: Any, steps: Iterable[tuple[str, str]]) -> str:
+    """What a key may be, where it is one of several: `mean or quantile`."""
+    for name, _ in steps:
+        kind = get_type_hints(kind)[name] if name else get_args(kind)[0]
+    told: list[str] = []
+    for choice in get_args(kind) or (kind,):
+        if get_origin(choice) is Literal:
+            told += get_args(choice)
+        elif choice is int:
+            told.append("a whole number")
+        elif isinstance(choice, type) and issubclass(choice, Enum):
+            told += [member.value for member in choice]
+        else:
+            told.append(str(choice))
+    return " or ".join(told)
 
 
 @dataclass(frozen=True, slots=True)
