@@ -83,6 +83,7 @@ WRONG = {
     "listen = 'host:99999'": ("listen", "'host:99999'", "host:port"),
     "admin = '127.0.0.1'": ("admin", "'127.0.0.1'", "host:port"),
     "replicas = ['gpu-01:8000']": ("replicas", "'gpu-01:8000'", "http://host:port"),
+    "workers = 'many'": ("workers", "'many'", "wanted a whole number or auto"),
     "replicas = ['ftp://gpu-01:8000']": ("replicas", "'ftp://gpu-01:8000'", "http://host:port"),
     "replicas = ['http://gpu-01:8000/v1']": (
         "replicas",
