@@ -74,7 +74,7 @@ WRONG = {
     "[limits]\nidle_upstream_s = 'long'": ("limits.idle_upstream_s", "'long'", "number"),
     "workers = 0": ("workers", "0", "whole number >= 1"),
     "workers = 257": ("workers", "257", "whole number <= 256"),
-    "workers = 'many'": ("workers", "'many'"),
+    "workers = 'many'": ("workers", "'many'", "wanted a whole number or auto"),
     "workers = 1.5": ("workers", "1.5"),
     "replicas = 'http://a:1'": ("replicas", "'http://a:1'", "list"),
     "replicas = [5]": ("replicas[0]", "5", "string"),
@@ -83,7 +83,6 @@ WRONG = {
     "listen = 'host:99999'": ("listen", "'host:99999'", "host:port"),
     "admin = '127.0.0.1'": ("admin", "'127.0.0.1'", "host:port"),
     "replicas = ['gpu-01:8000']": ("replicas", "'gpu-01:8000'", "http://host:port"),
-    "workers = 'many'": ("workers", "'many'", "wanted a whole number or auto"),
     "replicas = ['ftp://gpu-01:8000']": ("replicas", "'ftp://gpu-01:8000'", "http://host:port"),
     "replicas = ['http://gpu-01:8000/v1']": (
         "replicas",
