@@ -7,10 +7,17 @@ front of vLLM, closes after 5 s; a request written to a connection just being cl
 import asyncio
 import ssl
 from collections import defaultdict
+from functools import cache
 
 from ullage_router.config import Limits
 from ullage_router.http.upstream import Upstream
 from ullage_shared.address import Address
+
+
+@cache
+def _system_tls() -> ssl.SSLContext:
+    """Trusts the system's authorities. To read them takes 50 ms, so they are read when needed."""
+    return ssl.create_default_context()
 
 
 class Pool:
@@ -22,7 +29,7 @@ class Pool:
         """`tls`: for addresses that are reached over TLS; None: the system's authorities."""
         self.limits = limits
         self._loop = loop
-        self._tls = tls or ssl.create_default_context()
+        self._tls = tls
         self._idle: defaultdict[Address, list[Upstream]] = defaultdict(list)
         self._sweeper = loop.call_later(limits.idle_upstream_s, self._sweep)
 
@@ -50,7 +57,7 @@ class Pool:
                 lambda: Upstream(address),
                 address.host,
                 address.port,
-                ssl=self._tls if address.tls else None,
+                ssl=(self._tls or _system_tls()) if address.tls else None,
             )
         return upstream
 
