@@ -21,6 +21,8 @@ from ullage_router.config import Config, Limits, Policy, RetryPolicy, Tls
 from ullage_router.reload import changes
 from ullage_shared.config import ConfigError
 
+pytestmark = pytest.mark.slow
+
 A, B = "http://127.0.0.1:1", "http://127.0.0.1:2"
 
 

@@ -19,6 +19,8 @@ from ullage_sidecar.__main__ import main
 from ullage_sidecar.channel import encode_hello, encode_step
 from ullage_sidecar.core.reading import Hello
 
+pytestmark = pytest.mark.slow
+
 HEARTBEAT_S = 1.0
 
 
