@@ -111,7 +111,7 @@ class Downstream(asyncio.Protocol):
             self._reader.beyond.clear()
 
     def pause_reading(self, *, paused: bool) -> None:
-        """Read no more for now; or again."""
+        """Stop reading from the client, or go on: what it sends waits in the kernel meanwhile."""
         if paused is not self._paused and not self._transport.is_closing():
             self._paused = paused
             if paused:
