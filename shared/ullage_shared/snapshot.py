@@ -6,12 +6,13 @@ Rules
 * Within one `boot_id`, `seq` only grows and an older one is dropped. A new `boot_id` is a new
   replica.
 * Unknown fields are ignored. A missing one, or one out of range, is an error that names it, and
-  costs only the replica that it concerns.
+  costs only the replica that it concerns. Only `scores` may be missing: it came after the others,
+  and an older sidecar does not send it.
 * `null` is unknown: neither idle nor full.
 """
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict, assert_never
 
 import msgspec
 from msgspec import Meta
@@ -43,6 +44,39 @@ class State(StrEnum):
     """Answers, but its engine has work and makes no step."""
 
 
+SHORT_UP_TO_TOKENS: Final = 1_024
+LONG_FROM_TOKENS: Final = 8_192
+
+
+class RequestClass(StrEnum):
+    """What a request asks for most of: a long prompt needs blocks, a short one a sequence slot."""
+
+    SHORT = "short"
+    MIXED = "mixed"
+    LONG = "long"
+
+
+def class_of(prompt_tokens: int) -> RequestClass:
+    """The class of a prompt: short up to 1,024 tokens, long from 8,192 on, mixed between.
+
+    Mission rule S8 asks for classes by size and names no sizes. These bounds are ours: at vLLM's
+    usual 16 tokens per block a short prompt takes 64 blocks at most, a long one 512 at least.
+    """
+    if prompt_tokens <= SHORT_UP_TO_TOKENS:
+        return RequestClass.SHORT
+    return RequestClass.LONG if prompt_tokens >= LONG_FROM_TOKENS else RequestClass.MIXED
+
+
+class Scores(TypedDict, total=False):
+    """Headroom for each class but the mixed one, 0 full, 1 empty. An absent one is unknown.
+
+    A class that this version does not know is ignored, whatever its value.
+    """
+
+    short: Ratio | None
+    long: Ratio | None
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One replica: one vLLM engine, or one data-parallel rank of it."""
 
@@ -58,7 +92,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     """Why the state is not `serving`, or why the score is unknown; else empty."""
     capacity_score: Ratio | None
-    """Headroom: 0 full, 1 empty."""
+    """Headroom for a request of the mixed class: 0 full, 1 empty."""
     free_block_ratio: Ratio | None
     """Free share of the KV blocks, smoothed, falling trend counted (mission S4, S5)."""
     waiting_depth: Annotated[float, Meta(ge=0.0)] | None
@@ -83,6 +117,25 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     aggregator that passes it on. The age of the engine's own word has gone into the judgement."""
     ts: float
     """Wall clock of the node, Unix seconds, for people."""
+    scores: Scores = {}
+    """Headroom for requests of the other classes; see `score_for`."""
+
+
+def score_for(snapshot: Snapshot, cls: RequestClass) -> float | None:
+    """Headroom for a request of this class, 0..1; `None`: unknown.
+
+    The class's own score, or `capacity_score` where there is none.
+    """
+    match cls:
+        case RequestClass.SHORT:
+            own = snapshot.scores.get("short")
+        case RequestClass.LONG:
+            own = snapshot.scores.get("long")
+        case RequestClass.MIXED:
+            own = None
+        case _:
+            assert_never(cls)
+    return snapshot.capacity_score if own is None else own
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):

@@ -164,8 +164,8 @@ def _epilog() -> str:
     rows = ["keys of the configuration file:"]
     for key in keys(Config):
         default = "" if key.default is None or key.default == () else f" [{key.default}]"
-        rows.append(f"  {key.name:<24} {key.description}{default}")
-    rows += [f"  engine[].{key.name:<15} {key.description}" for key in keys(EngineEntry)]
+        rows.append(f"  {key.name:<28} {key.description}{default}")
+    rows += [f"  engine[].{key.name:<19} {key.description}" for key in keys(EngineEntry)]
     rows.append("exit status: 0 stopped by a signal, 1 cannot listen, 2 wrong configuration")
     return "\n".join(rows).replace("%", "%%")
 

@@ -96,15 +96,13 @@ class _Origin:
 
 def _check_sums(config: Config, origin: _Origin) -> None:
     score, warm_up = config.score, config.warm_up
-    weights = {
-        "score.free_weight": score.free_weight,
-        "score.running_weight": score.running_weight,
-        "score.waiting_weight": score.waiting_weight,
-    }
-    if not math.isclose(sum(weights.values()), 1.0, rel_tol=0.0, abs_tol=WEIGHTS_TOLERANCE):
-        raise origin.fault(
-            " + ".join(weights), round(sum(weights.values()), 9), "wanted a sum of 1"
-        )
+    tables = {"score": score, "score.short": score.short, "score.long": score.long}
+    for table, of in tables.items():
+        total = of.free_weight + of.running_weight + of.waiting_weight
+        if not math.isclose(total, 1.0, rel_tol=0.0, abs_tol=WEIGHTS_TOLERANCE):
+            weights = ("free_weight", "running_weight", "waiting_weight")
+            key = " + ".join(f"{table}.{weight}" for weight in weights)
+            raise origin.fault(key, round(total, 9), "wanted a sum of 1")
     if warm_up.ramp_until_s < warm_up.zero_until_s:
         raise origin.fault(
             "warm_up.ramp_until_s",

@@ -1,7 +1,8 @@
 """Prometheus metrics, read from the node's state when somebody scrapes.
 
 Label `engine` is the engine's name within the node, with its rank where there are several: bounded
-by the configuration. A value that is unknown has no series: 0 would mean something else.
+by the configuration. Label `class` is one of the three classes of request. A value that is unknown
+has no series: 0 would mean something else.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +26,7 @@ Row = tuple[str, str, Callable[[Engine, Assessment], float | None]]
 """Name without prefix, help, value."""
 
 GAUGES: Final[Sequence[Row]] = (
-    ("capacity_score", "Headroom: 0 full, 1 empty.", lambda _, a: a.capacity),
+    ("capacity_score", "Headroom for mixed requests: 0 full, 1 empty.", lambda _, a: a.capacity),
     (
         "score_free_term",
         "Room left by the KV blocks, 0 to 1, before weighting.",
@@ -133,6 +134,7 @@ class NodeCollector(Collector):
         now_s = self._clock()
         engines = list(self._node.assessed(now_s))
         yield from _per_engine(engines)
+        yield _capacities(engines)
         yield _states(engines)
         yield _ages(engines, now_s)
         yield from self._own()
@@ -195,6 +197,18 @@ def _per_engine(engines: Sequence[Judged]) -> Iterator[Metric]:
             (label(engine),), sum(sender.dropped for sender in engine.senders.values())
         )
     yield dropped
+
+
+def _capacities(engines: Sequence[Judged]) -> Metric:
+    family = GaugeMetricFamily(
+        f"{PREFIX}capacity_score_by_class",
+        "Headroom for requests of a class: short, mixed or long prompts.",
+        labels=("engine", "class"),
+    )
+    for engine, judged in engines:
+        for cls, capacity in judged.capacities.items():
+            family.add_metric((label(engine), cls.value), capacity)
+    return family
 
 
 def _states(engines: Sequence[Judged]) -> Metric:

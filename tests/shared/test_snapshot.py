@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from ullage_shared.snapshot import (
     SCHEMA,
     Document,
+    RequestClass,
     Snapshot,
     SnapshotError,
     State,
+    class_of,
     decode,
     encode,
+    score_for,
 )
 
 ratios = st.none() | st.floats(0.0, 1.0)
@@ -42,6 +45,7 @@ snapshots = st.builds(
     seq=st.integers(0, 2**53),
     age_s=st.floats(0.0, 1e6),
     ts=st.floats(0.0, 1e10),
+    scores=st.fixed_dictionaries({}, optional={"short": ratios, "long": ratios}),
 )
 SOUND = {
     "id": "n/vllm", "url": "http://x:1", "dp_rank": None, "models": [], "state": "serving",
@@ -127,3 +131,71 @@ def test_null_is_unknown_and_neither_idle_nor_full():
     document, faults = decode(body({**SOUND, "capacity_score": None, "waiting": None}))
     assert faults == ()
     assert document.replicas[0].capacity_score is None
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "cls"),
+    [
+        (0, RequestClass.SHORT),
+        (1_024, RequestClass.SHORT),
+        (1_025, RequestClass.MIXED),
+        (8_191, RequestClass.MIXED),
+        (8_192, RequestClass.LONG),
+        (10**9, RequestClass.LONG),
+    ],
+)
+def test_a_prompt_is_short_up_to_1024_tokens_and_long_from_8192(prompt_tokens, cls):
+    assert class_of(prompt_tokens) is cls
+
+
+def scores_read(scores):
+    document, faults = decode(body({**SOUND, "scores": scores}))
+    assert faults == ()
+    return {cls.value: score_for(document.replicas[0], cls) for cls in RequestClass}
+
+
+def test_each_class_has_its_own_score_and_mixed_is_the_capacity_score():
+    read = scores_read({"short": 0.75, "long": 0.0})
+    assert read == {"short": 0.75, "mixed": 0.5, "long": 0.0}
+
+
+def test_an_older_sidecar_sends_no_scores_and_its_capacity_score_counts_for_every_class():
+    document, faults = decode(body(SOUND))
+    assert faults == ()
+    assert document.replicas[0].scores == {}
+    assert {score_for(document.replicas[0], cls) for cls in RequestClass} == {0.5}
+
+
+@pytest.mark.parametrize("scores", [{}, {"long": 0.25}, {"long": 0.25, "short": None}])
+def test_a_class_whose_score_is_unknown_falls_back_on_the_capacity_score(scores):
+    assert scores_read(scores)["short"] == 0.5
+
+
+@pytest.mark.parametrize("value", [0.25, 7, None, "full", {"tokens": 1}])
+def test_a_class_of_a_newer_sidecar_is_ignored_whatever_its_value(value):
+    read = scores_read({"short": 0.75, "huge": value, "mixed": value})
+    assert read == {"short": 0.75, "mixed": 0.5, "long": 0.5}
+
+
+def test_no_score_at_all_is_unknown_in_every_class():
+    document, _ = decode(body({**SOUND, "capacity_score": None}))
+    assert {score_for(document.replicas[0], cls) for cls in RequestClass} == {None}
+
+
+@pytest.mark.parametrize(
+    ("scores", "named"),
+    [
+        ({"short": 1.01}, "$.scores.short"),
+        ({"long": -0.01}, "$.scores.long"),
+        ({"long": "0.5"}, "$.scores.long"),
+        ({"short": 0.5, "long": True}, "$.scores.long"),
+        (None, "$.scores"),
+        ([0.5], "$.scores"),
+    ],
+)
+def test_a_score_out_of_range_is_named_with_its_class_and_costs_only_its_replica(scores, named):
+    document, faults = decode(body({**SOUND, "scores": scores}, SOUND))
+    assert len(document.replicas) == 1
+    assert len(faults) == 1
+    assert faults[0].startswith("replicas[0]: ")
+    assert f"`{named}`" in faults[0]

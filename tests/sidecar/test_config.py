@@ -33,6 +33,13 @@ def test_every_table_is_read(tmp_path):
         running_weight = 0.5
         waiting_weight = 0.3
         max_waiting = 20
+        [score.short]
+        free_weight = 0.1
+        running_weight = 0.6
+        waiting_weight = 0.3
+        [score.long]
+        free_weight = 0.7
+        running_weight = 0.1
         [window]
         span_s = 2
         smoothing = "quantile"
@@ -62,6 +69,9 @@ def test_every_table_is_read(tmp_path):
     """
     config = read(written(tmp_path, text), {})
     assert config.score.max_waiting == 20.0
+    short, long = config.score.short, config.score.long
+    assert (short.free_weight, short.running_weight, short.waiting_weight) == (0.1, 0.6, 0.3)
+    assert (long.free_weight, long.running_weight, long.waiting_weight) == (0.7, 0.1, 0.2)
     assert config.window.smoothing is Smoothing.QUANTILE
     assert config.penalty.form is Form.HALVE
     assert config.health.hung_after_s == 60.0
@@ -96,6 +106,22 @@ def test_every_table_is_read(tmp_path):
             "score.free_weight + score.running_weight + score.waiting_weight = 1.1: "
             "wanted a sum of 1",
         ),
+        (
+            "[score.short]\nrunning_weight = 0.6\n" + ENGINE,
+            "score.short.free_weight + score.short.running_weight + score.short.waiting_weight "
+            "= 1.1: wanted a sum of 1",
+        ),
+        (
+            "[score.long]\nfree_weight = 0.5\n" + ENGINE,
+            "score.long.free_weight + score.long.running_weight + score.long.waiting_weight "
+            "= 0.85: wanted a sum of 1",
+        ),
+        (
+            "[score.long]\nfree_weight = -0.5\n" + ENGINE,
+            "score.long.free_weight = -0.5: wanted a number >= 0",
+        ),
+        ("[score.short]\nmax_waiting = 1\n" + ENGINE, "score.short.max_waiting: no such key"),
+        ("[score.huge]\n" + ENGINE, "score.huge: no such key"),
         ("[score]\nfree_weight = 1.5\n" + ENGINE, "score.free_weight = 1.5: wanted a number <= 1"),
         ("[score]\nfree_weight = nan\n" + ENGINE, "score.free_weight = nan: wanted a number >= 0"),
         ("[score]\nmax_waiting = inf\n" + ENGINE, "score.max_waiting = inf: wanted a number <="),

@@ -1,8 +1,9 @@
 """What Prometheus reads: known values, and no series for unknown ones."""
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ullage_shared.snapshot import State
+from ullage_shared.snapshot import RequestClass, State
 from ullage_sidecar.channel import encode_hello, encode_step
 from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.core.health import Probe
@@ -17,14 +18,16 @@ CONFIG = Config(
 )
 
 
-def scraped():
+def scraped(started_s=T - 9.0, kv_usage=0.25):
     node = Node(CONFIG, T - 10.0)
     node.probed("vllm", Probe(None), T)
     node.probed("mute", Probe("Connection refused"), T)
-    hello = Hello(1, "vllm", "b", 1, started_s=T - 9.0, total_blocks=100, max_num_seqs=8, dropped=4)
+    hello = Hello(
+        1, "vllm", "b", 1, started_s=started_s, total_blocks=100, max_num_seqs=8, dropped=4
+    )
     node.hear(encode_hello(hello), T)
     for seq in (1, 2, 4, 4):
-        node.hear(encode_step(1, seq, T, (2, 3, 0.25, 10 * seq, 5, 0, 80, 40)), T)
+        node.hear(encode_step(1, seq, T, (2, 3, kv_usage, 10 * seq, 5, 0, 80, 40)), T)
     node.hear(b"garbage", T)
     text = metrics(registry(node, Served(full=7, not_modified=3), "9.9", lambda: T + 1.0)).body
     families = list(text_string_to_metric_families(text.decode()))
@@ -50,6 +53,23 @@ def test_gauges_of_a_known_engine():
     assert SAMPLES["free_blocks", "vllm"] == 74.0
     assert SAMPLES["running_requests", "vllm"] == 2.0
     assert SAMPLES["last_sign_age_seconds", "vllm"] == 1.0
+
+
+def test_headroom_is_told_for_each_class_of_request():
+    _, samples = scraped(started_s=T - 500.0, kv_usage=0.75)
+    by_class = {cls: samples["capacity_score_by_class", cls, "vllm"] for cls in RequestClass}
+    assert by_class == pytest.approx(
+        {
+            RequestClass.SHORT: (0.3 * 0.25 + 0.5 * 0.75 + 0.2 * 0.7) * 0.25,
+            RequestClass.MIXED: (0.5 * 0.25 + 0.3 * 0.75 + 0.2 * 0.7) * 0.25,
+            RequestClass.LONG: (0.65 * 0.25 + 0.15 * 0.75 + 0.2 * 0.7) * 0.25,
+        }
+    )
+    assert by_class[RequestClass.MIXED] == samples["capacity_score", "vllm"]
+
+
+def test_a_server_that_warms_up_has_no_headroom_in_any_class():
+    assert [SAMPLES["capacity_score_by_class", cls, "vllm"] for cls in RequestClass] == [0.0] * 3
 
 
 def test_counters_of_a_known_engine():

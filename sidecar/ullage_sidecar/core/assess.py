@@ -1,16 +1,19 @@
 """The whole judgement of one engine at one instant: every step from signals to capacity score.
 
-    capacity = score(terms) · penalty · factor of its state
+    capacity for a class = score(terms, weights of the class) · penalty · factor of its state
 
-* In a state whose factor is 0 the capacity is 0, whatever the signals.
-* Else an unknown signal makes the capacity unknown, and the reason names it. Unknown is neither
+* The classes of request share terms, penalty and factor. The mixed class's capacity is *the*
+  capacity.
+* In a state whose factor is 0 every capacity is 0, whatever the signals.
+* Else an unknown signal makes every capacity unknown, and the reason names it. Unknown is neither
   idle nor full.
 * A plugin silent for longer than `signs_of_life_s` makes every signal unknown.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ullage_shared.snapshot import State
+from ullage_shared.snapshot import RequestClass, State
 from ullage_sidecar.core import depletion, penalty, smoothing
 from ullage_sidecar.core.engine import Engine
 from ullage_sidecar.core.life import is_silent, judge
@@ -48,8 +51,8 @@ class Assessment:
     state: State
     reason: str
     """Why the state is not `serving`, or why the capacity is unknown; else empty."""
-    capacity: float | None
-    """0..1; `None`: unknown."""
+    capacities: Mapping[RequestClass, float]
+    """0..1 for every class; empty: unknown."""
     levels: Levels
     terms: ScoreTerms | None
     penalty: float | None
@@ -58,6 +61,11 @@ class Assessment:
     silent: bool
     """The plugin gives no sign of life: nothing it said before counts."""
 
+    @property
+    def capacity(self) -> float | None:
+        """That of the mixed class, 0..1; `None`: unknown."""
+        return self.capacities.get(RequestClass.MIXED)
+
 
 def assess(engine: Engine, settings: Settings, now_s: float) -> Assessment:
     """Judge an engine."""
@@ -65,15 +73,20 @@ def assess(engine: Engine, settings: Settings, now_s: float) -> Assessment:
     silent = is_silent(engine, settings, now_s)
     levels = Levels() if silent else _levels(engine, settings, now_s)
     free, running, waiting = levels.effective_free, levels.running, levels.waiting
-    room, queue, worth = None, None, None
+    room, queue = None, None
+    capacities: dict[RequestClass, float] = {}
     if free is not None and running is not None and waiting is not None:
         room = terms(free, running, waiting, settings.score.max_waiting)
         queue = penalty.factor(waiting, settings.penalty)
-        worth = score(room, settings.score) * queue * life.factor
+        for cls in RequestClass:
+            worth = score(room, settings.score.weights(cls))
+            capacities[cls] = worth * queue * life.factor
+    if life.factor == 0.0:
+        capacities = dict.fromkeys(RequestClass, 0.0)
     return Assessment(
         state=life.state,
         reason="; ".join(filter(None, (life.reason, _unknown(engine, levels, silent=silent)))),
-        capacity=0.0 if life.factor == 0.0 else worth,
+        capacities=capacities,
         levels=levels,
         terms=room,
         penalty=queue,

@@ -5,11 +5,12 @@ one more than before: it grows with every change, and over restarts of the sidec
 change.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
-from ullage_shared.snapshot import Snapshot
+from ullage_shared.snapshot import RequestClass, Scores, Snapshot
 from ullage_sidecar.core.assess import Assessment
 from ullage_sidecar.core.engine import Engine
 
@@ -66,6 +67,7 @@ def render(engine: Engine, judged: Assessment, *, node: str, url: str, wall_s: f
         seq=0,
         age_s=0.0,
         ts=round(wall_s, 3),
+        scores=_scores(judged.capacities),
     )
 
 
@@ -77,6 +79,15 @@ def sequenced(fresh: Snapshot, last: Snapshot | None, now_s: float) -> Snapshot:
     same = msgspec.structs.replace(fresh, seq=last.seq, ts=last.ts) == last
     seq = last.seq if same else max(now_ms, last.seq + 1)
     return msgspec.structs.replace(fresh, seq=seq)
+
+
+def _scores(capacities: Mapping[RequestClass, float]) -> Scores:
+    if not capacities:
+        return {}
+    return {
+        "short": _ratio(capacities[RequestClass.SHORT]),
+        "long": _ratio(capacities[RequestClass.LONG]),
+    }
 
 
 def _ratio(value: float | None) -> float | None:

@@ -13,6 +13,7 @@ from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.penalty import Form, PenaltySettings
 from ullage_sidecar.core.reading import Hello, Reading
 from ullage_sidecar.core.render import render, sequenced
+from ullage_sidecar.core.score import LongWeights, ScoreSettings, ShortWeights
 from ullage_sidecar.core.settings import Settings
 from ullage_sidecar.core.signals import Signals
 from ullage_sidecar.core.smoothing import Smoothing, WindowSettings
@@ -53,8 +54,19 @@ probes = st.builds(Probe, fault=st.none() | st.just("status 503"), certain=st.bo
 histories = st.lists(
     st.tuples(hellos | readings | readings | probes, st.floats(-2.0, 10.0)), max_size=40
 )
+
+
+@st.composite
+def weights_of(draw, kind):
+    free = draw(st.floats(0.0, 1.0))
+    running = draw(st.floats(0.0, 1.0 - free))
+    waiting = max(0.0, 1.0 - free - running)
+    return kind(free_weight=free, running_weight=running, waiting_weight=waiting)
+
+
 all_settings = st.builds(
     Settings,
+    score=st.builds(ScoreSettings, short=weights_of(ShortWeights), long=weights_of(LongWeights)),
     window=st.builds(
         WindowSettings, span_s=st.floats(0.01, 60.0), smoothing=st.sampled_from(Smoothing),
         quantile=st.floats(0.0, 1.0),
@@ -81,6 +93,11 @@ def test_no_history_raises_or_yields_an_unsound_snapshot(history, settings):
         if snapshot.capacity_score is not None:
             assert 0.0 <= snapshot.capacity_score <= 1.0
             assert not math.isnan(snapshot.capacity_score)
+        classes = set() if snapshot.capacity_score is None else {"short", "long"}
+        assert snapshot.scores.keys() == classes
+        assert all(0.0 <= score <= 1.0 for score in snapshot.scores.values())
+        if judged.warm_up == 0.0:
+            assert snapshot.scores == {"short": 0.0, "long": 0.0}
         assert (snapshot.reason == "") == (snapshot.state == "serving" and judged.terms is not None)
         if last is not None and last.boot_id == snapshot.boot_id:
             assert snapshot.seq >= last.seq

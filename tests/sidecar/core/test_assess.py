@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage_shared.snapshot import State
+from ullage_shared.snapshot import RequestClass, State
 from ullage_sidecar.core.assess import assess
 from ullage_sidecar.core.engine import Engine, fold
 from ullage_sidecar.core.health import Probe
@@ -55,6 +55,50 @@ def test_score_penalty_and_warm_up_are_multiplied():
     assert judged.capacity == pytest.approx((0.5 * 0.6 + 0.3 * 0.75 + 0.2 * 0.7) * 0.25 * 0.5)
 
 
+def test_penalty_and_warm_up_are_the_same_for_every_class():
+    young = replace(HELLO, started_s=T - 45.0)
+    judged = assess(engine_after(young, replace(STEP, waiting=3)), SETTINGS, T)
+    assert judged.capacities == pytest.approx(
+        {
+            RequestClass.SHORT: (0.3 * 0.6 + 0.5 * 0.75 + 0.2 * 0.7) * 0.25 * 0.5,
+            RequestClass.MIXED: (0.5 * 0.6 + 0.3 * 0.75 + 0.2 * 0.7) * 0.25 * 0.5,
+            RequestClass.LONG: (0.65 * 0.6 + 0.15 * 0.75 + 0.2 * 0.7) * 0.25 * 0.5,
+        }
+    )
+
+
+def test_few_free_blocks_and_few_running_leave_least_room_for_a_long_prompt():
+    capacities = assess(engine_after(HELLO, replace(STEP, kv_usage=0.9)), SETTINGS, T).capacities
+    long, mixed, short = (
+        capacities[cls] for cls in (RequestClass.LONG, RequestClass.MIXED, RequestClass.SHORT)
+    )
+    assert long < mixed < short
+
+
+def test_many_running_and_many_free_blocks_leave_least_room_for_a_short_prompt():
+    busy = replace(STEP, running=8, kv_usage=0.1)
+    capacities = assess(engine_after(HELLO, busy), SETTINGS, T).capacities
+    long, mixed, short = (
+        capacities[cls] for cls in (RequestClass.LONG, RequestClass.MIXED, RequestClass.SHORT)
+    )
+    assert short < mixed < long
+
+
+@pytest.mark.parametrize(
+    ("events", "later_s", "state"),
+    [
+        ((replace(HELLO, started_s=T - 10.0), STEP), 0.0, State.WARMING),
+        ((HELLO, STEP, Probe("Connection refused")), 0.0, State.DOWN),
+        ((HELLO, replace(STEP, at_s=T - 31.0)), 0.0, State.HUNG),
+        ((HELLO, STEP, Probe("Connection refused")), 10.0, State.DOWN),
+    ],
+)
+def test_a_state_that_serves_nothing_scores_0_in_every_class(events, later_s, state):
+    judged = assess(engine_after(*events), SETTINGS, T + later_s)
+    assert judged.state is state
+    assert judged.capacities == dict.fromkeys(RequestClass, 0.0)
+
+
 @pytest.mark.parametrize("rate_hz", [1, 10, 1000])
 def test_reporting_rate_does_not_change_the_score(rate_hz):
     levels = [(1, 0, 0.1), (8, 4, 0.9), (3, 1, 0.5), (3, 1, 0.55), (6, 2, 0.8)]
@@ -89,7 +133,7 @@ def test_blocks_freed_at_once_do_not_make_the_score_jump():
 )
 def test_an_unknown_signal_makes_the_score_unknown_and_is_named(hello, step, named):
     judged = assess(engine_after(hello, step), SETTINGS, T)
-    assert judged.capacity is None
+    assert (judged.capacity, judged.capacities) == (None, {})
     assert judged.reason == f"unknown: {named}"
     assert judged.state is State.SERVING
 

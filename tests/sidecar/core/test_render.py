@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from ullage_shared.snapshot import State
@@ -42,6 +43,7 @@ def test_a_steady_engine_in_full():
     assert snapshot.models == ("m",)
     assert snapshot.state is State.SERVING
     assert snapshot.capacity_score == 0.78
+    assert snapshot.scores == {"short": 0.78, "long": 0.78}
     assert (snapshot.free_block_ratio, snapshot.running_ratio) == (0.75, 0.25)
     assert (snapshot.waiting_depth, snapshot.waiting, snapshot.running) == (1.0, 1, 2)
     assert (snapshot.total_blocks, snapshot.block_size, snapshot.max_num_seqs) == (257, 16, 8)
@@ -49,6 +51,21 @@ def test_a_steady_engine_in_full():
     assert snapshot.boot_id == "boot-1"
     assert snapshot.age_s == 0.0
     assert snapshot.ts == 1.7e9
+
+
+def test_the_scores_of_the_other_classes_are_published_beside_the_capacity_score():
+    snapshot = rendered(engine_after(HELLO, replace(STEP, kv_usage=0.9, waiting=0)))
+    assert snapshot.capacity_score == round(0.5 * 0.1 + 0.3 * 0.75 + 0.2, 4)
+    assert snapshot.scores == {
+        "short": round(0.3 * 0.1 + 0.5 * 0.75 + 0.2, 4),
+        "long": round(0.65 * 0.1 + 0.15 * 0.75 + 0.2, 4),
+    }
+
+
+def test_a_server_that_warms_up_has_no_headroom_in_any_class():
+    warming = rendered(engine_after(replace(HELLO, started_s=T - 10.0), STEP))
+    assert warming.state is State.WARMING
+    assert (warming.capacity_score, warming.scores) == (0.0, {"short": 0.0, "long": 0.0})
 
 
 @pytest.mark.parametrize(
@@ -69,7 +86,7 @@ def test_several_engines_of_one_server_are_told_apart_by_rank():
 def test_a_server_never_heard_of_has_a_boot_id_of_its_own():
     snapshot = rendered(engine_after())
     assert snapshot.boot_id.startswith(UNHEARD)
-    assert snapshot.capacity_score is None
+    assert (snapshot.capacity_score, snapshot.scores) == (None, {})
 
 
 def test_what_a_silent_plugin_said_last_is_not_published():
@@ -94,6 +111,21 @@ def test_the_number_grows_with_every_change_even_within_a_millisecond():
         first = sequenced(rendered(engine), first, T)
         numbers.append(first.seq)
     assert numbers == [1_000_000, 1_000_001, 1_000_002]
+
+
+@pytest.mark.parametrize(
+    ("scores", "seq"),
+    [
+        ({"short": 0.78, "long": 0.78}, 1_000_000),
+        ({"short": 0.78, "long": 0.7801}, 1_000_001),
+        ({"short": 0.7799, "long": 0.78}, 1_000_001),
+        ({}, 1_000_001),
+    ],
+)
+def test_the_number_grows_when_only_the_score_of_a_class_changes(scores, seq):
+    first = sequenced(rendered(engine_after(HELLO, STEP)), None, T)
+    fresh = msgspec.structs.replace(first, seq=0, scores=scores)
+    assert sequenced(fresh, first, T).seq == seq
 
 
 def test_the_number_grows_over_a_restart_of_the_sidecar():
