@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-proxy bench-record bench-vllm conformance soak clean
+.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-decide bench-proxy bench-record bench-vllm conformance soak clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -42,8 +42,11 @@ lint: env ## style, types, and the walls between the packages
 docs: env ## write the README's tables anew from the code
 	$(BIN)/python tests/docs/tables.py --write README.md
 
-bench-ask: env ## what it costs to find the model in a request's body
+bench-ask: env ## what it costs to find what a request asks for, by its body's size
 	$(BIN)/python tests/bench/bench_ask.py
+
+bench-decide: env ## what a decision costs at 8 to 1,000 replicas, and remembering a million keys
+	$(BIN)/python tests/bench/bench_decide.py
 
 fuzz: env ## the data plane against random bytes and misbehaving peers (FUZZ_SECONDS=300)
 	-$(BIN)/pip install --quiet --group fuzz

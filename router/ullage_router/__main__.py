@@ -7,7 +7,6 @@ configuration is at fault; in one line on standard error.
 import argparse
 import asyncio
 import logging
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from typing import Final
 import uvloop
 
 from ullage_router.cli import VERSION, configure, parser
-from ullage_router.config import Config
+from ullage_router.config import Config, worker_count
 from ullage_router.serve import service
 from ullage_router.supervise import supervise
 from ullage_router.worker import work
@@ -39,9 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     log.configure(arguments.log_level)
     try:
         config = configure(arguments)
-        workers = config.workers
-        if workers == "auto":
-            workers = len(os.sched_getaffinity(0))
+        workers = worker_count(config)
         if workers > 1:
             return uvloop.run(supervise(config, workers, words, lambda: configure(arguments)))
         return uvloop.run(serve(arguments, config))

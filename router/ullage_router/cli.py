@@ -5,7 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from ullage_router.config import Config
+from ullage_router.config import Config, at_odds
 from ullage_router.worker import Place
 from ullage_shared.address import AddressError, parse_base_url, parse_listen
 from ullage_shared.config import ConfigError, keys, load
@@ -87,6 +87,8 @@ def configure(arguments: argparse.Namespace) -> Config:
             except AddressError as error:
                 origin = f"--{key.rstrip('s')}" if key in given else file
                 raise ConfigError(f"{key} = {error} ({origin})") from error
+    if problem := at_odds(config):
+        raise ConfigError(f"{problem} ({file})")
     if not config.replicas and not config.sidecars:
         raise ConfigError(f"replicas, sidecars: at least one must be named ({file})")
     return config

@@ -1,13 +1,17 @@
 """The router's configuration: what each key is, its unit, its default, what more of it costs."""
 
+import os
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from ullage_router.core.policy import Policy, RetryPolicy
+from ullage_router.core.breaker import BreakerPolicy
+from ullage_router.core.policy import AffinityPolicy, Policy, RetryPolicy
+from ullage_router.core.queue import QueuePolicy
+from ullage_router.core.rules import Rules
 
-__all__ = ["Config", "Limits", "Policy", "RetryPolicy", "Tls"]
+__all__ = ["Config", "Limits", "Policy", "RetryPolicy", "Tls", "at_odds", "rules", "worker_count"]
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,8 +142,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     admin: Annotated[
         str,
         Meta(
-            description="Where operators look, `host:port`: `/replicas`, `/decisions`, `/metrics`, "
-            "`/healthz`. It is not protected: keep it off public networks."
+            description="Where operators look, `host:port`: `/replicas`, `/decisions`, `/explain`, "
+            "`/metrics`, `/healthz`. It is not protected: keep it off public networks."
         ),
     ] = "127.0.0.1:9401"
     replicas: Annotated[
@@ -176,7 +180,58 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name_replica: Annotated[
         bool, Meta(description="Whether answers say who gave them, in `x-ullage-replica`.")
     ] = True
+    name_why: Annotated[
+        bool,
+        Meta(description="Whether answers say which rule chose their replica, in `x-ullage-why`."),
+    ] = False
     choose: Policy = Policy()
+    affinity: AffinityPolicy = AffinityPolicy()
+    breaker: BreakerPolicy = BreakerPolicy()
+    queue: QueuePolicy = QueuePolicy()
     retry: RetryPolicy = RetryPolicy()
     limits: Limits = Limits()
     tls: Tls = Tls()
+
+
+def at_odds(config: Config) -> str | None:
+    """Which keys do not go together, and what was wanted; None: they all do."""
+    choose = config.choose
+    for key, value, relation, other, bound, holds in (
+        (
+            "choose.stale_after_s",
+            choose.stale_after_s,
+            "more than",
+            "poll_interval_s",
+            config.poll_interval_s,
+            choose.stale_after_s > config.poll_interval_s,
+        ),
+        (
+            "choose.forget_after_s",
+            choose.forget_after_s,
+            "more than",
+            "choose.stale_after_s",
+            choose.stale_after_s,
+            choose.forget_after_s > choose.stale_after_s,
+        ),
+        (
+            "affinity.stay_above",
+            config.affinity.stay_above,
+            "no less than",
+            "choose.floor",
+            choose.floor,
+            config.affinity.stay_above >= choose.floor,
+        ),
+    ):
+        if not holds:
+            return f"{key} = {value}: wanted {relation} {other} = {bound}"
+    return None
+
+
+def rules(config: Config) -> Rules:
+    """The rules of choosing of one worker."""
+    return Rules(config.choose, config.affinity, config.breaker, worker_count(config))
+
+
+def worker_count(config: Config) -> int:
+    """How many processes share the port."""
+    return len(os.sched_getaffinity(0)) if config.workers == "auto" else config.workers

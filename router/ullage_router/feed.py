@@ -77,8 +77,9 @@ class SidecarFeed:
                 timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
             ) as answer:
                 if answer.status == 304 and self._etag:
-                    self._router.fleet = vouch(
-                        self._router.fleet, self._sidecar, self._router.now_s()
+                    router, now_s = self._router, self._router.noted_s()
+                    router.fleet = vouch(
+                        router.fleet, self._sidecar, now_s, router.in_flight.taken_at
                     )
                     return Poll.UNCHANGED, "; ".join(self.faults)
                 if answer.status != 200:
@@ -106,8 +107,10 @@ class SidecarFeed:
             document, faults = snapshot.decode(body)
         except snapshot.SnapshotError as error:
             return Poll.INVALID, str(error)
-        router = self._router
-        router.fleet, more = hear(router.fleet, self._sidecar, document, router.now_s())
+        router, now_s = self._router, self._router.noted_s()
+        router.fleet, more = hear(
+            router.fleet, self._sidecar, document, now_s, router.in_flight.taken_at
+        )
         self.faults = faults + more
         # What was not taken in must be sent again: "unchanged" would vouch for something else.
         self._etag = etag if not more and etag.isascii() and etag.isprintable() else ""

@@ -16,9 +16,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from ullage_router.core.decide import Standing, Why, stand
+from ullage_router.core.decide import Why
 from ullage_router.core.fleet import Replica
+from ullage_router.core.gate import State
+from ullage_router.core.lineup import Standing, left_out, stand
 from ullage_router.feed import SidecarFeed
+from ullage_router.http.errors import NoRoom
 from ullage_router.http.proxy import Proxy
 from ullage_router.router import Router
 from ullage_router.tally import Histogram, Tally
@@ -39,9 +42,20 @@ HELP: Final[Mapping[str, str]] = {
     "replica_score": "Capacity score, 0..1, in the latest snapshot.",
     "replica_snapshot_age_seconds": "Age of the latest snapshot.",
     "replica_set_aside": "1 while the replica is left out: it gave no answer, or had no room.",
+    "replica_ejected": "1 while the replica is left out until it has answered a probe.",
+    "ejections": "Times the replica was left out because it failed again and again.",
+    "cache_keys": "Cache keys whose replica is remembered.",
     "replica_standing": "1 for what the replica is now: eligible, silent, full, down, …",
     "decisions": "Decisions, by the rule that settled them.",
     "refusals": "Answers given in a replica's place, by code.",
+    "overload": "1 for how the router deals with requests now: open, queueing, refusing.",
+    "overloads": "Times that it began to be without a replica with headroom.",
+    "no_capacity": "Requests refused because no replica had headroom, by how that came: "
+    "full_queue, displaced, waited, second_try.",
+    "queued": "Requests that had to wait for a replica with headroom.",
+    "queue_length": "Requests that wait now.",
+    "queue_bytes": "Bytes of their bodies.",
+    "queue_wait_seconds": "How long each that had to wait did so, whatever came of it.",
     "sidecar_polls": "Looks at the sidecar, by result.",
     "second_tries": "Requests sent to another replica after a first one.",
     "second_tries_denied": "Requests not sent to another replica because `[retry]` forbade it.",
@@ -59,6 +73,8 @@ LARGEST: Final = frozenset(
         "replica_score",
         "replica_snapshot_age_seconds",
         "replica_set_aside",
+        "replica_ejected",
+        "overload",
         "replica_standing",
         "build_info",
     )
@@ -73,6 +89,14 @@ def _counter(name: str, *labels: str) -> CounterMetricFamily:
 
 def _gauge(name: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"ullage_router_{name}", HELP[name], labels=labels)
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    total, buckets = 0, []
+    for bound, count in zip((*histogram.bounds, "+Inf"), histogram.counts, strict=True):
+        total += count
+        buckets.append((str(bound), float(total)))
+    return buckets
 
 
 class RouterCollector(Collector):
@@ -93,6 +117,7 @@ class RouterCollector(Collector):
         yield self._histogram("duration_seconds", ((i, t.duration_s) for i, t in pairs))
         yield self._histogram("score_at_decision", ((i, t.score) for i, t in pairs))
         yield from self._fleet(replicas)
+        yield from self._overload()
         yield from self._whole()
 
     def _traffic(
@@ -104,6 +129,7 @@ class RouterCollector(Collector):
         dispatched = _counter("dispatched", "replica")
         cut = _counter("responses_cut", "replica")
         gone = _counter("clients_gone", "replica")
+        ejections = _counter("ejections", "replica")
         size = _counter("response_bytes", "replica")
         chunks = _counter("response_chunks", "replica")
         responses = _counter("responses", "replica", "code")
@@ -112,29 +138,60 @@ class RouterCollector(Collector):
             dispatched.add_metric([name], tally.dispatched)
             cut.add_metric([name], tally.cut)
             gone.add_metric([name], tally.client_gone)
+            ejections.add_metric([name], tally.ejections)
             size.add_metric([name], tally.response_bytes)
             chunks.add_metric([name], tally.chunks)
             for code, count in sorted(tally.responses.items()):
                 responses.add_metric([name, str(code)], count)
             for kind, count in sorted(tally.failures.items()):
                 failures.add_metric([name, kind], count)
-        yield from (in_flight, dispatched, responses, failures, cut, gone, size, chunks)
+        yield from (
+            in_flight,
+            dispatched,
+            responses,
+            failures,
+            ejections,
+            cut,
+            gone,
+            size,
+            chunks,
+        )
 
     def _histogram(self, name: str, rows: Iterable[tuple[str, Histogram]]) -> Metric:
         family = HistogramMetricFamily(f"ullage_router_{name}", HELP[name], labels=["replica"])
         for replica, histogram in rows:
-            total, buckets = 0, []
-            for bound, count in zip((*histogram.bounds, "+Inf"), histogram.counts, strict=True):
-                total += count
-                buckets.append((str(bound), total))
-            family.add_metric([replica], buckets, histogram.sum)
+            family.add_metric([replica], _buckets(histogram), histogram.sum)
         return family
+
+    def _overload(self) -> Iterator[Metric]:
+        room = self._proxy.waiting
+        state = _gauge("overload", "state")
+        for each in State:
+            state.add_metric([each.value], float(each is room.state))
+        overloads = _counter("overloads")
+        overloads.add_metric([], room.episodes)
+        refused = _counter("no_capacity", "how")
+        for how in NoRoom:
+            refused.add_metric([how], room.refused[how])
+        queued = _counter("queued")
+        queued.add_metric([], room.queued)
+        length = _gauge("queue_length")
+        length.add_metric([], room.waiting)
+        size = _gauge("queue_bytes")
+        size.add_metric([], room.waiting_bytes)
+        wait = HistogramMetricFamily(
+            "ullage_router_queue_wait_seconds", HELP["queue_wait_seconds"], labels=[]
+        )
+        wait.add_metric([], _buckets(room.wait_s), room.wait_s.sum)
+        yield from (state, overloads, refused, queued, length, size, wait)
 
     def _fleet(self, replicas: Iterable[Replica]) -> Iterator[Metric]:
         now_s = self._router.now_s()
         score = _gauge("replica_score", "replica")
         age = _gauge("replica_snapshot_age_seconds", "replica")
         aside = _gauge("replica_set_aside", "replica")
+        ejected = _gauge("replica_ejected", "replica")
+        struck, thrown = left_out(self._router.fleet, now_s, self._router.rules)
         standings = _gauge("replica_standing", "replica", "standing")
         for replica in replicas:
             if replica.snapshot is not None and replica.snapshot.capacity_score is not None:
@@ -142,11 +199,12 @@ class RouterCollector(Collector):
             age_s = replica.age_s(now_s)
             if age_s is not None:
                 age.add_metric([replica.id], age_s)
-            aside.add_metric([replica.id], float(replica.aside_until_s > now_s))
-            now = stand(replica, now_s, self._router.policy)
+            aside.add_metric([replica.id], float(replica.key in struck))
+            ejected.add_metric([replica.id], float(replica.key in thrown))
+            now = stand(replica, now_s, self._router.rules.choose)
             for standing in Standing:
                 standings.add_metric([replica.id, standing], float(standing is now))
-        yield from (score, age, aside, standings)
+        yield from (score, age, aside, ejected, standings)
 
     def _whole(self) -> Iterator[Metric]:
         decisions = _counter("decisions", "why")
@@ -169,6 +227,8 @@ class RouterCollector(Collector):
         clients.add_metric([], len(self._proxy.clients))
         idle = _gauge("idle_upstream_connections")
         idle.add_metric([], self._proxy.pool.idle)
+        keys = _gauge("cache_keys")
+        keys.add_metric([], len(self._router.memory))
         failed = _counter("handshakes_failed")
         failed.add_metric([], self._proxy.handshakes_failed)
         build = _gauge("build_info", "version")
@@ -182,6 +242,7 @@ class RouterCollector(Collector):
             stalled,
             clients,
             idle,
+            keys,
             failed,
             build,
         )

@@ -13,12 +13,16 @@ import orjson
 from aiohttp import web
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from yarl import URL
 
 from ullage_router import aggregate
 from ullage_router.admin import json_page, metrics_page, pages
+from ullage_router.http.errors import Refusal
 from ullage_router.workers import Worker, Workers
 
 _WAIT_S: Final = 1.0
+NO_WORKER: Final = Refusal(503, "no_worker", "No worker of this router answers at present.")
+_FRAMING: Final = ("connection", "content-length", "host", "transfer-encoding")
 
 
 class Overview:
@@ -31,7 +35,7 @@ class Overview:
 
     def app(self) -> web.Application:
         """The pages of a single process, over all workers."""
-        return pages(self._replicas, self._decisions, self._healthz, self._metrics)
+        return pages(self._replicas, self._decisions, self._explain, self._healthz, self._metrics)
 
     async def _replicas(self, _: web.Request) -> web.Response:
         answers, silent = await self._ask("/replicas")
@@ -42,6 +46,16 @@ class Overview:
         answers, _silent = await self._ask("/decisions")
         parsed = {worker.number: orjson.loads(page) for worker, page in answers.items()}
         return json_page(aggregate.decisions(parsed))
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        """One worker's view: which one would get the request, only the kernel knows."""
+        body = await request.read()
+        ready = [worker for worker in self._workers.alive.values() if worker.ready]
+        for worker in sorted(ready, key=lambda worker: worker.number):
+            page = await _explained(worker, request, body)
+            if page is not None:
+                return page
+        return json_page(NO_WORKER.content, NO_WORKER.status)
 
     async def _healthz(self, _: web.Request) -> web.Response:
         answers, silent = await self._ask("/healthz")
@@ -94,6 +108,23 @@ async def _page(worker: Worker, path: str) -> bytes | None:
         ):
             return await answer.read() if answer.status in (200, 503) else None
     except (aiohttp.ClientError, OSError, TimeoutError):
+        return None
+
+
+async def _explained(worker: Worker, request: web.Request, body: bytes) -> web.Response | None:
+    """None: no answer."""
+    headers = [(k, v) for k, v in request.headers.items() if k.lower() not in _FRAMING]
+    url = URL(f"http://worker{request.rel_url.raw_path}", encoded=True)
+    connector = aiohttp.UnixConnector(str(worker.admin))
+    timeout = aiohttp.ClientTimeout(total=_WAIT_S)
+    try:
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+            session.post(url, data=body, headers=headers) as answer,
+        ):
+            content = orjson.loads(await answer.read())
+            return json_page(content | {"worker": worker.number}, answer.status)
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
         return None
 
 

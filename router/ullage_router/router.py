@@ -1,26 +1,37 @@
-"""The router's one owner of state: the fleet, the counts, the dice, the record of decisions."""
+"""The router's one owner of state: the fleet, the counts, the dice, what is known of keys."""
 
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final
 
-from ullage_router.core.ask import model_of
-from ullage_router.core.decide import Decision, LineUp, draw, line_up
-from ullage_router.core.fleet import Fleet, Replica, set_aside
-from ullage_router.core.inflight import Hold, InFlight
-from ullage_router.core.policy import Policy
+from ullage_router.core.affinity import Memory
+from ullage_router.core.ask import Ask
+from ullage_router.core.breaker import Condition, Event, after, own_failure, probe_due
+from ullage_router.core.decide import Decision, Need, choose
+from ullage_router.core.fleet import Fleet, Replica, with_breaker
+from ullage_router.core.inflight import Hold, InFlight, share_of
+from ullage_router.core.lineup import line_up, seed_of
+from ullage_router.core.odds import Odds
+from ullage_router.core.rules import Rules
+from ullage_router.core.tokens import TokenRatio
 from ullage_router.tally import Tally
 from ullage_shared.log import line
+from ullage_shared.snapshot import RequestClass, class_of
 
 _log: Final = logging.getLogger("ullage.router")
 _REMEMBERED: Final = 256
-_MOST_LINE_UPS: Final = 64
+_MOST_NUMBERS: Final = 4096
+"""Candidates of remembered decisions, all together: each holds a snapshot."""
+_MOST_KINDS: Final = 64
+_NO_ROOM: Final = 503
 
 
-class Decided(NamedTuple):
+@dataclass(slots=True)
+class Decided:
     """A decision of the past, for people."""
 
     at: float
@@ -31,6 +42,14 @@ class Decided(NamedTuple):
     second_try: bool
     request_id: bytes = b""
     """The client's, or the router's own."""
+    prompt_tokens: int = 0
+    """Estimated."""
+
+    @property
+    def candidates(self) -> int:
+        """How many there were, while they are remembered."""
+        look = self.decision.look
+        return 0 if look is None else len(look.line_up.seats)
 
 
 class Router:
@@ -39,13 +58,15 @@ class Router:
     def __init__(
         self,
         fleet: Fleet,
-        policy: Policy,
+        rules: Rules,
         rng: Random,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._policy = policy
+        self._rules = rules
         self.now_s = now_s
         self.in_flight = InFlight()
+        self.memory = Memory(rules.affinity.max_keys)
+        self.tokens = TokenRatio()
         self.decisions: Counter[str] = Counter()
         """By `Why`, refusals included."""
         self.refusals: Counter[str] = Counter()
@@ -57,6 +78,9 @@ class Router:
         self.clients_stalled = 0
         """Clients cut off because they took nothing of their answer for too long."""
         self.recent: deque[Decided] = deque(maxlen=_REMEMBERED)
+        self._told: deque[Decided] = deque()
+        """Those of them whose candidates' numbers are remembered."""
+        self._numbers = 0
         self.tallies: dict[str, Tally] = {}
         """By replica key; a replica that leaves takes its tally along."""
         self.leaving: dict[str, Replica] = {}
@@ -64,17 +88,18 @@ class Router:
         self._rng = rng
         self._failing: set[str] = set()
         self._fleet = fleet
-        self._line_ups: dict[str | None, LineUp] = {}
+        self._odds: dict[tuple[str | None, RequestClass], Odds] = {}
 
     @property
-    def policy(self) -> Policy:
+    def rules(self) -> Rules:
         """The rules of choosing. May be replaced at any time."""
-        return self._policy
+        return self._rules
 
-    @policy.setter
-    def policy(self, policy: Policy) -> None:
-        self._policy = policy
-        self._line_ups.clear()
+    @rules.setter
+    def rules(self, rules: Rules) -> None:
+        self._rules = rules
+        self.memory.max_keys = rules.affinity.max_keys
+        self._odds.clear()
 
     @property
     def fleet(self) -> Fleet:
@@ -97,62 +122,153 @@ class Router:
             for key in self.leaving.keys() & fleet.replicas.keys():
                 del self.leaving[key]
         self._fleet = fleet
-        self._line_ups.clear()
 
-    def choose(self, body: bytes, tried: Collection[str] = (), request_id: bytes = b"") -> Decision:
-        """Choose for a request with this body; not among the keys in `tried`."""
+    def noted_s(self) -> float:
+        """Now; what is in flight at this moment is noted for snapshots to come."""
         now_s = self.now_s()
-        fleet = self._fleet
-        model = model_of(body) if fleet.mixed else None
-        if tried:
-            lined_up = line_up(fleet, model, now_s, self._policy, tried)
-        else:
-            lined_up = self._line_up(model, now_s)
-        decision = draw(lined_up, self.in_flight.by_replica, self._rng, self._policy)
+        self.in_flight.note(now_s)
+        return now_s
+
+    def need(self, ask: Ask) -> Need:
+        """What choosing needs to know of a request."""
+        fleet, model = self._fleet, None
+        if fleet.mixed and ask.model is not None:  # Clients make up names: all of them are one.
+            model = ask.model if ask.model in fleet.served else ""
+        return Need(model, class_of(self.prompt_tokens(ask)), ask.keys)
+
+    def prompt_tokens(self, ask: Ask) -> int:
+        """About how many tokens the prompt has."""
+        return self.tokens.estimate(ask.model, ask.prompt_bytes)
+
+    def choose(self, ask: Ask, tried: Collection[str] = (), request_id: bytes = b"") -> Decision:
+        """Choose for this request, not among the keys in `tried`; remember it, and count it."""
+        need = self.need(ask)
+        decision = self._decide(need, tried, self._rng)
         self.decisions[decision.why] += 1
         replica = decision.replica
         waiting = 0 if replica is None else self.in_flight.by_replica.get(replica.key, 0)
-        self.recent.append(Decided(time.time(), decision, waiting, bool(tried), request_id))
-        if replica is not None and decision.score is not None:
+        self._remember(
+            Decided(
+                time.time(),
+                decision,
+                waiting,
+                bool(tried),
+                request_id,
+                self.prompt_tokens(ask),
+            )
+        )
+        if replica is None:
+            return decision
+        if need.keys and self._rules.affinity.enabled:
+            self.memory.keep(need.keys, decision.known, replica.key, decision.move, self.now_s())
+        self.in_flight.last_seed = seed_of(replica.key)
+        if decision.score is not None:
             tally = self.tallies.get(replica.key) or self.tally(replica)
             tally.score.observe(decision.score)
         return decision
 
-    def _line_up(self, model: str | None, now_s: float) -> LineUp:
-        """The line-up for this model: judged anew when the fleet, the policy or time changes it."""
-        known = self._line_ups.get(model)
-        if known is None or not known.holds(now_s):
-            if len(self._line_ups) >= _MOST_LINE_UPS:  # Clients make up names of models.
-                self._line_ups.clear()
-            known = self._line_ups[model] = line_up(self._fleet, model, now_s, self._policy)
+    def _remember(self, decided: Decided) -> None:
+        """Of a large fleet, only the latest decisions keep their candidates' numbers."""
+        self.recent.append(decided)
+        self._told.append(decided)
+        self._numbers += decided.candidates
+        while self._numbers > _MOST_NUMBERS or len(self._told) > _REMEMBERED:
+            oldest = self._told.popleft()
+            self._numbers -= oldest.candidates
+            oldest.decision = oldest.decision._replace(look=None)
+
+    def explain(self, ask: Ask) -> Decision:
+        """What would be chosen for this request now. Nothing is remembered or counted."""
+        dice = Random()
+        dice.setstate(self._rng.getstate())
+        return self._decide(self.need(ask), (), dice)
+
+    def _decide(self, need: Need, tried: Collection[str], rng: Random) -> Decision:
+        now_s = self.now_s()
+        if tried:
+            candidates = line_up(self._fleet, need.model, need.size, now_s, self._rules, tried)
+            odds = Odds(candidates, self.in_flight)
+        else:
+            odds = self.odds(need.model, need.size)
+        return choose(odds, need.keys, now_s, rng, self._rules, self.in_flight, self.memory)
+
+    def odds(self, model: str | None = None, size: RequestClass = RequestClass.MIXED) -> Odds:
+        """The candidates for such requests, as they stand now."""
+        now_s = self.now_s()
+        known = self._odds.get((model, size))
+        if known is not None and known.line_up.holds(self._fleet, now_s):
+            known.catch_up()
+            return known
+        if known is None and len(self._odds) >= _MOST_KINDS:  # Models come and go.
+            self._odds.clear()
+        before = known.line_up if known is not None else None
+        candidates = line_up(self._fleet, model, size, now_s, self._rules, before=before)
+        known = self._odds[model, size] = Odds(candidates, self.in_flight)
         return known
 
-    def dispatch(self, replica: Replica) -> tuple[Hold, Tally]:
+    def breathing(self, model: str | None) -> int:
+        """How many replicas have headroom for requests of this model; None: of any."""
+        return max(len(self.odds(model, size).seats) for size in RequestClass)
+
+    def dispatch(self, replica: Replica, prompt_tokens: int = 0) -> tuple[Hold, Tally]:
         """A request goes to `replica` now: count it there until the hold is released."""
         key = replica.key
         tally = self.tallies.get(key) or self.tally(replica)
         tally.dispatched += 1
-        return self.in_flight.hold(key), tally
+        return self.in_flight.hold(key, share_of(replica.snapshot, prompt_tokens)), tally
+
+    # What comes of it
 
     def failed(self, replica: Replica, failure: str, problem: str) -> None:
-        """`replica` gave no answer: it is left out for a moment."""
+        """`replica` gave no answer."""
         self.tally(replica).failures[failure] += 1
         if replica.key in self._fleet.replicas and replica.key not in self._failing:
             self._failing.add(replica.key)
             _log.warning(line("replica_failing", replica=replica.id, how=failure, why=problem))
-        self.set_aside(replica)
+        self._hold_against(replica.key, Event.FAILED)
 
-    def set_aside(self, replica: Replica) -> None:
-        """`replica` gave no answer, or has no room: it is left out for a moment."""
-        until_s = self.now_s() + self._policy.set_aside_s
-        self._fleet = set_aside(self._fleet, replica.key, until_s)
-        self._line_ups.clear()
+    def broke_off(self, replica: Replica) -> None:
+        """`replica` ended an answer in its midst."""
+        self._hold_against(replica.key, Event.FAILED)
 
-    def answered(self, replica: Replica) -> None:
-        """`replica` gave a whole answer, whatever it said."""
+    def full(self, replica: Replica) -> None:
+        """`replica` has no room, as it says itself."""
+        self._hold_against(replica.key, Event.FULL)
+
+    def answered(self, replica: Replica, status: int) -> None:
+        """`replica` gave a whole answer."""
         if replica.key in self._failing:
             self._failing.remove(replica.key)
             _log.info(line("replica_answers", replica=replica.id))
+        if status != _NO_ROOM:  # Then it has been told of as full.
+            event = Event.ERRED if own_failure(status) else Event.ANSWERED
+            self._hold_against(replica.key, event)
+
+    def probes_due(self) -> Mapping[str, str]:
+        """Ejected replicas that are to be asked now whether they are back: their URLs by key."""
+        now_s = self.now_s()
+        replicas = self._fleet.replicas.items()
+        return {key: r.url for key, r in replicas if probe_due(r.breaker, now_s)}
+
+    def probed(self, key: str, answered: bool) -> None:  # noqa: FBT001
+        """A replica has been asked whether it is back."""
+        self._hold_against(key, Event.PROBE_ANSWERED if answered else Event.PROBE_FAILED)
+
+    def _hold_against(self, key: str, event: Event) -> None:
+        replica = self._fleet.replicas.get(key)
+        if replica is None:
+            return
+        before = replica.breaker
+        now = after(before, event, self.now_s(), self._rules.breaker)
+        if now is before:
+            return
+        if now.condition is not before.condition:
+            if now.condition is Condition.EJECTED:
+                self.tally(replica).ejections += 1
+                _log.warning(line("replica_ejected", replica=replica.id, failures=now.failures))
+            elif before.condition is Condition.EJECTED:
+                _log.info(line("replica_returns", replica=replica.id))
+        self._fleet = with_breaker(self._fleet, key, now)
 
     def see_off(self) -> None:
         """Forget those that have left and have finished."""

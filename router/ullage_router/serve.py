@@ -21,13 +21,14 @@ from aiohttp import web
 from ullage_router import tls
 from ullage_router.admin import admin_app
 from ullage_router.background import in_background
-from ullage_router.config import Config
+from ullage_router.config import Config, rules
 from ullage_router.core.fleet import fleet_of, relist
 from ullage_router.feed import Feeds
 from ullage_router.http.proxy import Proxy
 from ullage_router.memory import give_back_memory
 from ullage_router.metrics import RouterCollector
 from ullage_router.models import Models
+from ullage_router.probe import Prober
 from ullage_router.reload import changes, renewed
 from ullage_router.router import Router
 from ullage_shared.address import Address, parse_base_url
@@ -43,7 +44,7 @@ async def service(config: Config) -> AsyncIterator["Service"]:
     """The process, wired up and asking its sidecars; not yet open. Raises `ConfigError`."""
     live = tls.LiveTls(tls.read(config.tls))
     allow_many_descriptors()
-    connector = aiohttp.TCPConnector(ssl=live.peers)
+    connector = aiohttp.TCPConnector(ssl=live.peers, limit=0)  # One that hangs delays nobody.
     async with aiohttp.ClientSession(
         connector=connector, cookie_jar=aiohttp.DummyCookieJar()
     ) as session:
@@ -58,20 +59,26 @@ class Service:
     """Serves until told to stop, and takes new configurations meanwhile."""
 
     def __init__(self, config: Config, live: tls.LiveTls, session: aiohttp.ClientSession) -> None:
-        rng = random.Random()
         self._loop = asyncio.get_running_loop()
         self._config = config
         self._tls = live
-        self._router = Router(fleet_of(config.replicas), config.choose, rng)
+        self._router = Router(fleet_of(config.replicas), rules(config), random.Random())
         self._feeds = Feeds(self._router, session)
         models = Models(self._router, session)
-        self._proxy = Proxy(self._router, config.limits, self._loop, rng, models.body, live.peers)
+        self._proxy = Proxy(
+            self._router, config.limits, self._loop, random.Random(), models.body, live.peers
+        )
         self._proxy.configure(config)
         self._feeds.apply(_normal(config.sidecars), config.poll_interval_s)
-        self._loops = [in_background(loop) for loop in (models.run(), give_back_memory())]
+        prober = Prober(session, self._router.probes_due, self._router.probed)
+        self._loops = [
+            in_background(loop) for loop in (models.run(), prober.run(), give_back_memory())
+        ]
         collector = RouterCollector(self._router, self._proxy, self._feeds)
         app = admin_app(self._router, self._feeds, collector, lambda: self.stopping)
-        self._admin = web.AppRunner(app, access_log=None, shutdown_timeout=_ADMIN_CLOSE_S)
+        self._admin = web.AppRunner(
+            app, access_log=None, shutdown_timeout=_ADMIN_CLOSE_S, auto_decompress=False
+        )
         self._stop = asyncio.Event()
 
     async def open(
@@ -142,7 +149,7 @@ class Service:
         self._config = new
         self._tls.material = material
         self._router.fleet = fleet
-        self._router.policy = new.choose
+        self._router.rules = rules(new)
         self._proxy.configure(new)
         self._feeds.apply(_normal(new.sidecars), new.poll_interval_s)
         return changed

@@ -101,7 +101,9 @@ def _obey_signals(workers: Workers, read: Callable[[], Config]) -> None:
 @asynccontextmanager
 async def _admin(overview: Overview, address: Address) -> AsyncIterator[Address]:
     """Let operators in. Raises `OSError`."""
-    runner = web.AppRunner(overview.app(), access_log=None, shutdown_timeout=_ADMIN_CLOSE_S)
+    runner = web.AppRunner(
+        overview.app(), access_log=None, shutdown_timeout=_ADMIN_CLOSE_S, auto_decompress=False
+    )
     await runner.setup()
     try:
         await web.TCPSite(runner, address.host, address.port).start()

@@ -56,6 +56,7 @@ class Tally:
         "cut",
         "dispatched",
         "duration_s",
+        "ejections",
         "failures",
         "first_byte_s",
         "response_bytes",
@@ -70,6 +71,8 @@ class Tally:
         """Whole responses by status."""
         self.failures: Counter[str] = Counter()
         """Tries that failed before the client got a byte, by `Failure`."""
+        self.ejections = 0
+        """How often it was left out because it failed."""
         self.cut = 0
         """Responses that ended before they were whole, after the client got a byte."""
         self.client_gone = 0

@@ -76,8 +76,9 @@ def _ours(site_name: str) -> Callable[[Place], Argv]:
             listen = "127.0.0.1:{place.port}"
             admin = "127.0.0.1:{place.admin_port}"
             replicas = {list(place.replicas)}
-            [choose]
+            [breaker]
             set_aside_s = 0.0
+            max_ejected_share = 0.0
             [retry]
             spare = 100_000
             [limits]

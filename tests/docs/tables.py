@@ -4,12 +4,15 @@ Usage: tables.py --write README.md
 """
 
 import argparse
+import ast
 import asyncio
+import inspect
 import random
 import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +21,9 @@ from prometheus_client import Metric
 
 import ullage_router.config
 import ullage_sidecar.config
+from ullage_router.core.decide import Why
 from ullage_router.core.fleet import Fleet
-from ullage_router.core.policy import Policy
+from ullage_router.core.rules import Rules
 from ullage_router.http.proxy import Proxy
 from ullage_router.metrics import RouterCollector
 from ullage_router.overview import own_metrics
@@ -66,7 +70,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _router_metrics() -> str:
     async def table() -> str:
-        router = Router(Fleet(), Policy(), random.Random(0))
+        router = Router(Fleet(), Rules(), random.Random(0))
         limits = ullage_router.config.Limits()
         loop = asyncio.get_running_loop()
         proxy = Proxy(router, limits, loop, random.Random(0), lambda: None)
@@ -89,8 +93,27 @@ def _sidecar_keys() -> str:
     return key_table(ullage_sidecar.config.Config) + engine.split("\n", 2)[2]
 
 
+def _reasons() -> str:
+    """Every `Why`, with what stands below it in the source."""
+    tree = ast.parse(inspect.getsource(Why))
+    (enum,) = tree.body
+    assert isinstance(enum, ast.ClassDef)
+    rows = []
+    for member, below in pairwise(enum.body):
+        if (
+            isinstance(member, ast.Assign)
+            and isinstance(member.value, ast.Constant)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+        ):
+            rows.append((f"`{member.value.value}`", " ".join(str(below.value.value).split())))
+    assert len(rows) == len(Why)
+    return _table(("why", "meaning"), rows)
+
+
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "router keys": lambda: key_table(ullage_router.config.Config),
+    "reasons": _reasons,
     "sidecar keys": _sidecar_keys,
     "router metrics": _router_metrics,
     "sidecar metrics": _sidecar_metrics,

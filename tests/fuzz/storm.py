@@ -15,14 +15,17 @@ from random import Random
 import mutate
 import strict
 from bad_replica import BAD, GOOD, BadReplica
-from data_plane import Plane, data_plane, eventually
+from data_plane import BY_LOAD, Plane, data_plane, eventually
 from ledger import Asked, Ledger
 from raw_client import Client, request
 from scripted_backend import Backend
-from ullage_router.config import Limits, Policy, RetryPolicy
+from ullage_router.config import Limits, RetryPolicy
+from ullage_router.core.breaker import BreakerPolicy
 
 AT_ONCE = 40
 ANSWERED_WITHIN_S = 20.0
+RULES = BY_LOAD._replace(breaker=BreakerPolicy(set_aside_s=0.0, max_ejected_share=0.0))
+"""Nobody is left out, whatever he does."""
 LIMITS = Limits(
     max_head_bytes=8_192,
     max_body_bytes=16_384,
@@ -55,7 +58,7 @@ async def _storm(seed: int, connections: int) -> None:
     async with (
         Backend(BadReplica(ledger, full=True)) as a,
         Backend(BadReplica(ledger, full=False)) as b,
-        data_plane(a.url, b.url, limits=LIMITS, policy=Policy(set_aside_s=0.0)) as plane,
+        data_plane(a.url, b.url, limits=LIMITS, rules=RULES) as plane,
     ):
         plane.proxy.budget.policy = RetryPolicy(share=1.0, spare=1_000_000)
         good = [asyncio.ensure_future(_well_behaved(plane, ledger, -n, rng)) for n in (1, 2)]

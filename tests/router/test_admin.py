@@ -9,10 +9,13 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry
 
 from snapshots import document, snapshot
-from ullage_router.admin import admin_app, decision_row, health_page, replica_row, replicas_page
-from ullage_router.config import Policy
-from ullage_router.core.decide import Standing
-from ullage_router.core.fleet import Fleet, fleet_of, hear, set_aside
+from ullage_router.admin import admin_app, health_page, replica_row, replicas_page
+from ullage_router.core.ask import Ask
+from ullage_router.core.breaker import Breaker, Condition
+from ullage_router.core.fleet import Fleet, fleet_of, hear, with_breaker
+from ullage_router.core.lineup import Standing
+from ullage_router.core.rules import Rules
+from ullage_router.explain import Reasons, decisions_page
 from ullage_router.feed import SidecarFeed
 from ullage_router.router import Router
 from ullage_shared.snapshot import Snapshot, State
@@ -24,11 +27,11 @@ SIDECAR = "http://node:9400"
 def router_with(*heard: Snapshot, listed: tuple[str, ...] = (), now_s: float = 10.0) -> Router:
     fleet, faults = hear(fleet_of(listed), SIDECAR, document(*heard), now_s)
     assert not faults
-    return Router(fleet, Policy(), Random(1), lambda: now_s)
+    return Router(fleet, Rules(), Random(1), lambda: now_s)
 
 
 def row(router: Router, url: str, now_s: float = 10.0) -> dict[str, object]:
-    return replica_row(router, router.fleet.replicas[url], now_s)
+    return replica_row(router, router.fleet.replicas[url], Reasons(router), now_s)
 
 
 def test_a_row_says_what_the_router_knows() -> None:
@@ -80,8 +83,9 @@ def test_a_silent_replica_says_whose_silence_it_is() -> None:
 
 
 def test_a_replica_set_aside_says_so() -> None:
-    router = router_with(snapshot(A, 0.9))
-    router.fleet = set_aside(router.fleet, A, 11.0)
+    router = router_with(snapshot(A, 0.9), snapshot(B, 0.9))
+    struck = Breaker(Condition.STRUCK, until_s=11.0)
+    router.fleet = with_breaker(router.fleet, A, struck)
     assert (row(router, A)["eligible"], row(router, A)["why_not"]) == (
         False,
         "gave no answer, or had no room, a moment ago",
@@ -113,7 +117,7 @@ def test_the_page_says_by_what_the_next_request_is_routed(
     router = router_with(*heard, listed=listed)
     assert replicas_page(router, {}, 10.0)["routing_by"] == routing_by
     if router.fleet.replicas and routing_by == "own_counts":
-        assert router.choose(b"").why == "own_counts"
+        assert router.choose(Ask()).why == "own_counts"
 
 
 def test_looking_at_the_page_counts_nothing() -> None:
@@ -126,9 +130,9 @@ def test_looking_at_the_page_counts_nothing() -> None:
 
 def test_decisions_can_be_read_with_their_reasons() -> None:
     router = router_with(snapshot(A, 0.7, id="gpu-01/engine"))
-    router.choose(b"", request_id=b"abc")
-    router.choose(b"", tried=[A])
-    first, second = map(decision_row, router.recent)
+    router.choose(Ask(prompt_bytes=400), request_id=b"abc")
+    router.choose(Ask(), tried=[A])
+    second, first = decisions_page(router)
     assert first.pop("at") == pytest.approx(second.pop("at"), abs=60.0)
     assert first == {
         "replica": "gpu-01/engine",
@@ -137,6 +141,18 @@ def test_decisions_can_be_read_with_their_reasons() -> None:
         "in_flight": 0,
         "second_try": False,
         "request_id": "abc",
+        "prompt_tokens": 100,
+        "candidates": [
+            {
+                "replica": "gpu-01/engine",
+                "score": 0.7,
+                "trend": 1.0,
+                "effective": 0.7,
+                "weight": pytest.approx(0.49),
+                "odds": 1.0,
+                "home": False,
+            }
+        ],
     }
     assert second == {
         "replica": None,
@@ -145,6 +161,8 @@ def test_decisions_can_be_read_with_their_reasons() -> None:
         "in_flight": 0,
         "second_try": True,
         "request_id": "",
+        "prompt_tokens": 0,
+        "candidates": [],
     }
 
 
@@ -163,17 +181,17 @@ def test_decisions_can_be_read_with_their_reasons() -> None:
 def test_health_is_whether_anybody_could_be_chosen(
     router: Router, page: tuple[int, object]
 ) -> None:
-    assert health_page(router, 10.0) == page
+    assert health_page(router) == page
 
 
 def test_a_router_that_stops_is_not_well() -> None:
-    status, page = health_page(router_with(snapshot(A, 0.9)), 10.0, stopping=True)
+    status, page = health_page(router_with(snapshot(A, 0.9)), stopping=True)
     assert (status, page["stopping"]) == (503, True)
 
 
 async def test_the_admin_port_serves_every_page() -> None:
     router = router_with(snapshot(A, 0.9), listed=(B,))
-    router.choose(b"")
+    router.choose(Ask())
     async with aiohttp.ClientSession() as session:
         feeds = {SIDECAR: SidecarFeed(router, session, SIDECAR)}
         app = admin_app(router, feeds, CollectorRegistry())
@@ -190,12 +208,12 @@ async def test_the_admin_port_serves_every_page() -> None:
 
 
 def test_an_empty_fleet_is_an_empty_table() -> None:
-    page = replicas_page(Router(Fleet(), Policy(), Random(1)), {}, 0.0)
+    page = replicas_page(Router(Fleet(), Rules(), Random(1)), {}, 0.0)
     assert page == {"routing_by": "no_replica", "replicas": [], "sidecars": []}
 
 
 def test_every_standing_that_bars_a_replica_has_words() -> None:
     barring = set(Standing) - {Standing.ELIGIBLE}
     states = {Standing(s.value): s for s in State if s.value in set(Standing)}
-    for standing in barring - {Standing.SILENT, Standing.FULL}:
+    for standing in barring - {Standing.SILENT, Standing.FULL, Standing.LOST}:
         assert row(router_with(snapshot(A, 0.9, state=states[standing])), A)["why_not"]

@@ -67,8 +67,14 @@ WRONG = {
     "poll_interval_s = nan": ("poll_interval_s", "nan", "number"),
     "[choose]\nfloor = 1.0": ("choose.floor", "1.0", "number < 1.0"),
     "[choose]\nexponent = 17": ("choose.exponent", "17", "number <= 16.0"),
+    "[choose]\nway = 'fastest'": ("choose.way", "'fastest'", "weighted or highest or"),
+    "[affinity]\nsession_header = 'a b'": ("affinity.session_header", "'a b'"),
+    "[affinity]\nstay_above = 0.1": ("affinity.stay_above", "0.1", "no less than choose.floor"),
+    "[choose]\nforget_after_s = 3": ("choose.forget_after_s", "3.0", "more than choose.stale"),
+    "poll_interval_s = 3": ("choose.stale_after_s", "3.0", "more than poll_interval_s = 3.0"),
+    "[queue]\nmax_wait_s = 2.1": ("queue.max_wait_s", "2.1", "number <= 2.0"),
     "[choose]\nstale_after_s = 0": ("choose.stale_after_s", "0", "number > 0.0"),
-    "[choose]\nset_aside_s = -0.5": ("choose.set_aside_s", "-0.5", "number >= 0.0"),
+    "[breaker]\nset_aside_s = -0.5": ("breaker.set_aside_s", "-0.5", "number >= 0.0"),
     "[limits]\nmax_head_bytes = 10": ("limits.max_head_bytes", "10", "whole number >= 1024"),
     "[limits]\nmax_body_bytes = 1.5": ("limits.max_body_bytes", "1.5", "whole number"),
     "[limits]\nidle_upstream_s = 'long'": ("limits.idle_upstream_s", "'long'", "number"),
@@ -170,5 +176,5 @@ def test_a_wrong_configuration_is_exit_status_2_and_one_line(
 def test_every_key_says_what_it_is() -> None:
     described = {key.name: key.description for key in keys(Config)}
     assert all(len(text) > 20 for text in described.values())
-    timed = [name for name in described if name.endswith("_s")]
+    timed = [n for n in described if n.endswith("_s") and not n.endswith("_per_s")]
     assert all("in seconds" in described[name] for name in timed)

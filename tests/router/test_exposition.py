@@ -9,7 +9,8 @@ import pytest
 from prometheus_client.exposition import generate_latest
 
 from snapshots import fleet_with
-from ullage_router.config import Limits, Policy
+from ullage_router.config import Limits
+from ullage_router.core.rules import Rules
 from ullage_router.exposition import exposition
 from ullage_router.http.proxy import Proxy
 from ullage_router.metrics import RouterCollector
@@ -20,7 +21,7 @@ from ullage_router.router import Router
 async def collector():
     """A router of 32 replicas that has counted something."""
     fleet = fleet_with({f"http://10.0.0.{n}:8000": 0.5 for n in range(32)})
-    router = Router(fleet, Policy(), Random(1), lambda: 1.0)
+    router = Router(fleet, Rules(), Random(1), lambda: 1.0)
     for replica in fleet.replicas.values():
         router.tally(replica).responses[200] += 1
     proxy = Proxy(router, Limits(), asyncio.get_running_loop(), Random(1), lambda: None)

@@ -13,9 +13,11 @@ from scripted_backend import Backend, Call, answering, refusing_url, response
 from sidecar_stand_in import SidecarStandIn
 from snapshots import document, snapshot
 from ullage_router.admin import replicas_page
-from ullage_router.config import Policy
-from ullage_router.core.decide import Standing, Why, stand
+from ullage_router.core.ask import Ask
+from ullage_router.core.decide import Why
 from ullage_router.core.fleet import fleet_of
+from ullage_router.core.lineup import Standing, stand
+from ullage_router.core.rules import Rules
 from ullage_router.feed import Poll, SidecarFeed
 from ullage_router.router import Router
 from ullage_shared.snapshot import SCHEMA, State, encode
@@ -25,7 +27,7 @@ INTERVAL_S = 0.02
 
 
 def new_router(*listed: str) -> Router:
-    return Router(fleet_of(listed), Policy(), Random(1))
+    return Router(fleet_of(listed), Rules(), Random(1))
 
 
 @asynccontextmanager
@@ -290,18 +292,18 @@ async def test_problems_are_logged_when_they_begin_and_end_not_each_time(
 async def test_when_all_sidecars_fall_silent_the_router_goes_by_its_own_counts() -> None:
     """Fail open: and `/replicas` says so."""
     clock_s = 100.0
-    router = Router(fleet_of([A, B]), Policy(), Random(1), lambda: clock_s)
+    router = Router(fleet_of([A, B]), Rules(), Random(1), lambda: clock_s)
     published = document(snapshot(A, 0.9), snapshot(B, 0.8))
     async with SidecarStandIn(published) as sidecar, feeding(router, sidecar.url) as feeds:
         (feed,) = feeds
         pages = {sidecar.url: feed}
         await eventually(lambda: feed.polls[Poll.NEW])
-        assert router.choose(b"").why is Why.SCORE
+        assert router.choose(Ask()).why is Why.SCORE
         assert replicas_page(router, pages, clock_s)["routing_by"] == "score"
         await sidecar.stop()
         await eventually(lambda: feed.polls[Poll.UNREACHABLE])
         clock_s += 60.0
-        decision = router.choose(b"")
+        decision = router.choose(Ask())
         assert decision.replica is not None
         assert decision.why is Why.OWN_COUNTS
         page = replicas_page(router, pages, clock_s)
@@ -314,7 +316,7 @@ async def test_a_replica_that_its_sidecar_calls_down_gets_nothing() -> None:
     down = document(snapshot(A, None, state=State.DOWN, reason="no answer"))
     async with SidecarStandIn(down) as sidecar, feeding(router, sidecar.url):
         await eventually(lambda: router.fleet.replicas[A].snapshot)
-        standing = stand(router.fleet.replicas[A], router.now_s(), router.policy)
+        standing = stand(router.fleet.replicas[A], router.now_s(), router.rules.choose)
         assert standing is Standing.DOWN
 
 

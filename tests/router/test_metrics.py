@@ -12,9 +12,11 @@ from data_plane import Plane, data_plane, eventually
 from raw_client import request
 from scripted_backend import LAST_CHUNK, Backend, Call, chunk, chunked_head, response
 from snapshots import document, fleet_with, snapshot
-from ullage_router.config import Limits, Policy
-from ullage_router.core.decide import Standing, Why
+from ullage_router.config import Limits
+from ullage_router.core.decide import Why
 from ullage_router.core.fleet import fleet_of, hear
+from ullage_router.core.lineup import Standing
+from ullage_router.core.rules import Rules
 from ullage_router.feed import Poll, SidecarFeed
 from ullage_router.http.proxy import Proxy
 from ullage_router.metrics import HELP, RouterCollector
@@ -222,7 +224,7 @@ async def test_odd_names_cannot_break_the_exposition() -> None:
 
 def test_a_tally_of_a_replica_that_has_left_is_not_kept() -> None:
     fleet = fleet_with({"http://a:8000": 0.9})
-    router = Router(fleet, Policy(), Random(1), lambda: 0.0)
+    router = Router(fleet, Rules(), Random(1), lambda: 0.0)
     replica = fleet.replicas["http://a:8000"]
     router.fleet = hear(fleet, "http://sidecar:9400", document(), 0.0)[0]
     hold, _ = router.dispatch(replica)

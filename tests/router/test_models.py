@@ -12,8 +12,8 @@ import pytest
 from data_plane import eventually
 from scripted_backend import Backend, Received, answering, refusing_url, response, silent
 from snapshots import document, snapshot
-from ullage_router.config import Policy
 from ullage_router.core.fleet import fleet_of, hear
+from ullage_router.core.rules import Rules
 from ullage_router.models import Models
 from ullage_router.router import Router
 
@@ -32,7 +32,7 @@ def union(models: Models) -> list[str] | None:
 @asynccontextmanager
 async def asking(*urls: str, refresh_s: float = 10.0) -> AsyncIterator[tuple[Router, Models]]:
     """Run it; when it ends, it must still be running."""
-    router = Router(fleet_of(urls), Policy(), Random(1))
+    router = Router(fleet_of(urls), Rules(), Random(1))
     async with aiohttp.ClientSession() as session:
         models = Models(router, session)
         task = asyncio.ensure_future(models.run(look_s=0.02, refresh_s=refresh_s))

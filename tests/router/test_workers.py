@@ -115,6 +115,52 @@ async def test_workers_share_the_port_and_look_like_one_router() -> None:
     assert all(" worker=" in line for line in router.log if "replica_" in line)
 
 
+async def test_one_worker_explains_for_all_and_nothing_is_sent_or_counted() -> None:
+    async with Backend(HELLO) as backend, workers("--replica", backend.url) as (router, pages):
+        body = b'{"messages": [{"role": "user", "content": "x"}]}'
+
+        async def explain(path: str, **headers: str) -> tuple[int, Any]:
+            url = f"http://{router.admin}/explain{path}"
+            async with (
+                aiohttp.ClientSession(headers=headers) as session,
+                session.post(url, data=body) as page,
+            ):
+                return page.status, await page.json()
+
+        asked = sum(request.target != b"/v1/models" for request in backend.requests)
+        status, page = await explain("/v1/chat/completions")
+        assert (status, page["worker"], page["why"]) == (200, 1, "new_key")
+        assert page["replica"] == backend.url.removeprefix("http://")
+        assert page["request"]["cache_keys"] == 1
+        assert (await explain("/v1/completions"))[1]["why"] == "own_counts"
+        named = {"x-ullage-cache-key": "k", "x-ullage-priority": "-2"}
+        _, page = await explain("/v1/completions", **named)
+        assert (page["why"], page["request"]["priority"]) == ("new_key", -2)
+        status, page = await explain("", **{"x-ullage-priority": "high"})
+        assert (status, page["error"]["code"]) == (400, "invalid_priority")
+
+        assert sum(request.target != b"/v1/models" for request in backend.requests) == asked == 0
+        assert await pages.json("/decisions") == []
+        assert (await pages.metrics())["dispatched_total"] == 0
+
+        os.kill(pids(router)[1], signal.SIGSTOP)  # Then another one does.
+        try:
+            assert (await explain("/v1/chat/completions"))[1]["worker"] == 2
+        finally:
+            os.kill(pids(router)[1], signal.SIGCONT)
+
+
+async def test_a_body_that_is_not_what_it_says_is_explained_like_any_other() -> None:
+    async with (
+        Backend(HELLO) as backend,
+        router_process("--workers", "2", "--replica", backend.url) as router,
+        aiohttp.ClientSession(headers={"Content-Encoding": "gzip"}) as session,
+        session.post(f"http://{router.admin}/explain", data=b"rubbish") as page,
+    ):
+        status = page.status
+    assert status == 200
+
+
 async def test_a_killed_worker_takes_only_its_own_requests_and_is_back_and_counts_stay() -> None:
     more = asyncio.Event()
 

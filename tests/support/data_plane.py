@@ -12,11 +12,16 @@ from random import Random
 from typing import Any
 
 from raw_client import Client
-from ullage_router.config import Limits, Policy
+from ullage_router.config import Limits
 from ullage_router.core.fleet import Fleet, fleet_of
+from ullage_router.core.policy import AffinityPolicy
+from ullage_router.core.rules import Rules
 from ullage_router.http.proxy import Proxy
 from ullage_router.router import Router
 from ullage_shared.address import Address
+
+BY_LOAD = Rules(affinity=AffinityPolicy(enabled=False))
+"""Whoever asks the same again may be sent anywhere."""
 
 
 @dataclass
@@ -45,7 +50,7 @@ async def data_plane(
     *urls: str,
     fleet: Fleet | None = None,
     limits: Limits = Limits(),  # noqa: B008 -- frozen
-    policy: Policy = Policy(),  # noqa: B008 -- frozen
+    rules: Rules = BY_LOAD,
     seed: int = 1,
     models: Callable[[], bytes | None] = lambda: None,
 ) -> AsyncIterator[Plane]:
@@ -53,9 +58,8 @@ async def data_plane(
     loop = asyncio.get_running_loop()
     wrong: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: wrong.append(context))
-    rng = Random(seed)
-    router = Router(fleet or fleet_of(urls), policy, rng)
-    proxy = Proxy(router, limits, loop, rng, models)
+    router = Router(fleet or fleet_of(urls), rules, Random(seed))
+    proxy = Proxy(router, limits, loop, Random(seed), models)
     plane = Plane(router, proxy, await proxy.listen(Address("127.0.0.1", 0)))
     try:
         yield plane

@@ -196,10 +196,12 @@ def weight_share(breaker: Breaker, now_s: float, policy: BreakerPolicy) -> float
 
 def changes_s(breaker: Breaker, now_s: float) -> float:
     """When time alone next changes `out`, the condition, or the share by a step. inf: never."""
-    if breaker.condition in (Condition.CLOSED, Condition.EJECTED):
+    if breaker.condition is Condition.CLOSED:
         return inf
     if now_s < breaker.since_s:  # The clock was set back: it will be then once more.
         return breaker.since_s
+    if breaker.condition is Condition.EJECTED:
+        return inf
     if now_s < breaker.until_s:
         return breaker.until_s
     return min(breaker.whole_s, now_s + STEP_S) if now_s < breaker.whole_s else inf

@@ -1,46 +1,29 @@
-"""Which replica gets a request: a weighted draw over what the sidecars published.
+"""Which replica gets a request, and by which rule.
 
-    weight = capacity_score ** exponent     among replicas with capacity_score > floor
-
-The draw is random because the alternative, always the highest score, floods the emptiest replica
-for as long as the picture lasts, then the next. The square favours headroom, no more.
-
-Where a replica has no fresh score, it is neither taken for idle nor for full:
-
-* no candidate has one: each is weighed by this router's own count, `1 / (1 + in_flight)` in the
-  score's place;
-* some have: a silent replica is weighed like the worst of those that may be chosen.
+    line up (who may be?)  ►  odds (worth what, now?)  ►  affinity (who knows it?)  ►  a way
 
 Nobody above the floor and nobody silent: refuse. Never push a request into a full replica.
-A replica that gave no answer is left out for a moment, unless that would leave nobody.
+
+Everything here only looks. What a decision entails (a key has a home, a request is in flight) is
+for the router to do.
 """
 
-from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate
-from math import inf
 from random import Random
 from typing import Final, NamedTuple
 
+from ullage_router.core.affinity import Known, Memory, Move, homes_for
 from ullage_router.core.fleet import Fleet, Replica
-from ullage_router.core.policy import Policy
-from ullage_shared.snapshot import State
+from ullage_router.core.inflight import InFlight
+from ullage_router.core.lineup import Basis, LineUp, Seat, line_up
+from ullage_router.core.odds import Odds
+from ullage_router.core.rules import Rules
+from ullage_router.core.selection import WAYS, Field, neighbours
+from ullage_shared.snapshot import RequestClass
 
-
-class Standing(StrEnum):
-    """May this replica be given a request, and if not, why not."""
-
-    ELIGIBLE = "eligible"
-    SILENT = "silent"
-    """No fresh score: by the router's own counts."""
-    FULL = "full"
-    STARTING = "starting"
-    WARMING = "warming"
-    DRAINING = "draining"
-    DOWN = "down"
-    HUNG = "hung"
+_SLACK: Final = 8
+"""By own counts, a home keeps its key until it has clearly more requests than others."""
 
 
 class Why(StrEnum):
@@ -49,13 +32,47 @@ class Why(StrEnum):
     __hash__ = str.__hash__  # Enum's own is written in Python, and each decision is counted by it.
 
     SCORE = "score"
-    """Drawn by the sidecars' scores."""
+    """Chosen by the sidecars' scores."""
     OWN_COUNTS = "own_counts"
-    """No sidecar speaks for any candidate: drawn by this router's requests in flight."""
+    """No sidecar speaks for any candidate: chosen by this router's requests in flight."""
+    AFFINITY = "affinity"
+    """It goes where what it begins with is known."""
+    NEW_KEY = "new_key"
+    """Nobody is known to know how it begins: chosen as the key prefers."""
+    KEY_MOVED = "key_moved"
+    """Its key's replica is full or gone: balanced, and the key moves along."""
+    KEY_SPILLED = "key_spilled"
+    """Its key's replica has little room, or none but the key has moved a moment ago: balanced, and
+    the key stays."""
+    HOT_KEY = "hot_key"
+    """Its key comes so often that several replicas share it."""
     FULL = "full"
     """Refused: at least one replica serves, and none has headroom."""
     NO_REPLICA = "no_replica"
     """Refused: no replica is serving."""
+
+
+class Need(NamedTuple):
+    """What choosing needs to know of a request."""
+
+    model: str | None = None
+    """None: it names none, or all replicas serve the same."""
+    size: RequestClass = RequestClass.MIXED
+    keys: tuple[int, ...] = ()
+    """Its cache keys, of 64 bits, the shortest beginning first."""
+
+
+class Look(NamedTuple):
+    """What was looked at, so that it can be told."""
+
+    line_up: LineUp
+    seats: tuple[Seat, ...]
+    """Those that could be chosen."""
+    scores: tuple[float, ...]
+    """What each was worth by then."""
+    weights: tuple[float, ...]
+    full: Mapping[str, float]
+    """The scores of those whom this router had filled, by key."""
 
 
 class Decision(NamedTuple):
@@ -65,129 +82,116 @@ class Decision(NamedTuple):
     why: Why
     score: float | None = None
     """The replica's capacity score at that moment; None: it was silent."""
-
-
-_OUT: Final[Mapping[State, Standing]] = {
-    State.STARTING: Standing.STARTING,
-    State.WARMING: Standing.WARMING,
-    State.DRAINING: Standing.DRAINING,
-    State.DOWN: Standing.DOWN,
-    State.HUNG: Standing.HUNG,
-}
-"""States in which a replica gets nothing, whatever its score. The others go by their score."""
-
-
-_SERVING, _RAMPING = State.SERVING, State.RAMPING
-_SILENT, _ELIGIBLE, _FULL = Standing.SILENT, Standing.ELIGIBLE, Standing.FULL
-
-
-def stand(replica: Replica, now_s: float, policy: Policy) -> Standing:
-    """Judge one replica by its snapshot alone."""
-    snapshot = replica.snapshot
-    if snapshot is None or snapshot.age_s + now_s - replica.received_s > policy.stale_after_s:
-        return _SILENT
-    state, score = snapshot.state, snapshot.capacity_score
-    if state is not _SERVING and state is not _RAMPING:  # Hashing an enum takes longer than this.
-        return _OUT[state]
-    if score is None:
-        return _SILENT
-    return _ELIGIBLE if score > policy.floor else _FULL
-
-
-@dataclass(frozen=True, slots=True)
-class LineUp:
-    """Who may be given a request, and at what odds; judged once, good until something changes."""
-
-    why: Why
-    decisions: tuple[Decision, ...]
-    """One for each that may be drawn. Empty: refuse."""
-    odds: tuple[float, ...]
-    """Running sums of the weights; empty where they go by counts of the moment."""
-    since_s: float
-    until_s: float
-    """Before that moment, time alone changes nothing."""
-
-    def holds(self, now_s: float) -> bool:
-        """Is it still good, for the same fleet and policy? (Not before it was made: a clock set
-        back.)"""
-        return self.since_s <= now_s < self.until_s
+    known: Known | None = None
+    """The longest of its keys that had a home."""
+    move: Move = Move.STAY
+    look: Look | None = None
 
 
 def decide(
     fleet: Fleet,
-    model: str | None,
-    in_flight: Mapping[str, int],
+    need: Need,
     now_s: float,
     rng: Random,
-    policy: Policy,
+    rules: Rules,
+    load: InFlight,
+    memory: Memory,
     tried: Collection[str] = (),
 ) -> Decision:
     """Choose among all replicas but the keys in `tried`. Total: every input has its answer."""
-    return draw(line_up(fleet, model, now_s, policy, tried), in_flight, rng, policy)
+    candidates = line_up(fleet, need.model, need.size, now_s, rules, tried)
+    return choose(Odds(candidates, load), need.keys, now_s, rng, rules, load, memory)
 
 
-def line_up(
-    fleet: Fleet, model: str | None, now_s: float, policy: Policy, tried: Collection[str] = ()
-) -> LineUp:
-    """Judge all replicas but the keys in `tried`.
-
-    `model`: the one that the request names, None if it names none or all replicas serve the same. A
-    model that nobody is known to serve is no ground for refusal: a replica will say so itself.
-    """
-    candidates = list(fleet.replicas.values())
-    if model is not None:
-        candidates = [r for r in candidates if not r.models or model in r.models] or candidates
-    if tried:
-        candidates = [r for r in candidates if r.key not in tried]
-    reachable = [r for r in candidates if r.aside_until_s <= now_s] or candidates
-    until_s = min((_changes_s(r, now_s, policy) for r in candidates), default=inf)
-
-    scored: list[tuple[Replica, float | None, float]] = []  # replica, its score, score weighed with
-    silent: list[Replica] = []
-    full = False
-    for replica in reachable:
-        standing = stand(replica, now_s, policy)
-        if standing is _SILENT:
-            silent.append(replica)
-        elif standing is _FULL:
-            full = True
-        elif standing is _ELIGIBLE:
-            assert replica.snapshot is not None
-            score = replica.snapshot.capacity_score
-            assert score is not None
-            scored.append((replica, score, score))
-
-    if scored:
-        if silent:
-            worst = min(score for _, _, score in scored)
-            scored += [(replica, None, worst) for replica in silent]
-        decisions = tuple(Decision(replica, Why.SCORE, score) for replica, score, _ in scored)
-        odds = tuple(accumulate(base**policy.exponent for _, _, base in scored))
-        return LineUp(Why.SCORE, decisions, odds, now_s, until_s)
-    if silent:
-        decisions = tuple(Decision(replica, Why.OWN_COUNTS) for replica in silent)
-        return LineUp(Why.OWN_COUNTS, decisions, (), now_s, until_s)
-    return LineUp(Why.FULL if full else Why.NO_REPLICA, (), (), now_s, until_s)
+def choose(
+    odds: Odds,
+    keys: Sequence[int],
+    now_s: float,
+    rng: Random,
+    rules: Rules,
+    load: InFlight,
+    memory: Memory,
+) -> Decision:
+    """Choose one of those that `odds` has, for a request with these keys."""
+    lined_up = odds.line_up
+    look = Look(
+        lined_up,
+        tuple(odds.seats),
+        tuple(odds.scores),
+        tuple(odds.weights),
+        dict(odds.full) if odds.full else {},
+    )
+    if not odds.seats:
+        why = Why.FULL if lined_up.seats else Why(lined_up.basis)
+        return Decision(None, why, look=look)
+    by_counts = lined_up.basis is Basis.OWN_COUNTS
+    field = Field(odds.seats, odds.scores, odds.weights, load, by_counts)
+    known = None
+    if not keys or not rules.affinity.enabled:
+        turn = Turn(Why(lined_up.basis), field)
+    elif (known := memory.find(keys)) is None:
+        turn = Turn(Why.NEW_KEY, field, key=keys[0])
+    elif (homes := homes_for(known.placed, rules.hot_per_s, now_s)) > 1:
+        turn = _spread(known, keys, field, homes, rules)
+    else:
+        turn = _at_home(known, keys, field, odds, now_s, rng, rules)
+    seat = turn.field.seats[WAYS[rules.choose.way](turn.field, turn.key, rng)]
+    return Decision(seat.replica, turn.why, seat.score, known, turn.move, look)
 
 
-def draw(line_up: LineUp, in_flight: Mapping[str, int], rng: Random, policy: Policy) -> Decision:
-    """Draw one of the line-up."""
-    decisions = line_up.decisions
-    if not decisions:
-        return Decision(None, line_up.why)
-    odds: Sequence[float] = line_up.odds
-    if not odds:
-        counts = (in_flight.get(d.replica.key, 0) for d in decisions if d.replica)
-        odds = [*accumulate((1.0 + count) ** -policy.exponent for count in counts)]
-    at = bisect_right(odds, rng.random() * odds[-1])
-    # Rounding may leave a crumb, and all weights may underflow to 0: then the last one.
-    return decisions[at] if at < len(decisions) else decisions[-1]
+class Turn(NamedTuple):
+    """What is left to choose from, and by which rule."""
+
+    why: Why
+    field: Field
+    move: Move = Move.STAY
+    key: int | None = None
+    """Whose dice are thrown; None: the router's."""
 
 
-def _changes_s(replica: Replica, now_s: float, policy: Policy) -> float:
-    """When time alone will change how a replica is judged."""
-    changes_s = replica.aside_until_s if replica.aside_until_s > now_s else inf
-    if replica.snapshot is None:
-        return changes_s
-    stale_s = replica.received_s + policy.stale_after_s - replica.snapshot.age_s
-    return min(changes_s, stale_s) if stale_s >= now_s else changes_s
+def _at_home(
+    known: Known,
+    keys: Sequence[int],
+    field: Field,
+    odds: Odds,
+    now_s: float,
+    rng: Random,
+    rules: Rules,
+) -> Turn:
+    """The three tiers. Where nobody else has room, a home that has some keeps the request."""
+    home, moved_s = known.home, known.placed.moved_s
+    at = odds.place(home)
+    if at is not None and (len(field.seats) == 1 or _stays(field, at, rng, rules)):
+        return Turn(Why.AFFINITY, field.only([at]))
+    key = keys[min(known.level + 1, len(keys) - 1)]
+    if at is not None:
+        others = [i for i in range(len(field.seats)) if i != at]
+        return Turn(Why.KEY_SPILLED, field.only(others), Move.SPILL, key)
+    here = home in odds.line_up.at or home in odds.line_up.busy
+    if here and 0.0 <= now_s - moved_s < rules.affinity.dwell_s:
+        return Turn(Why.KEY_SPILLED, field, Move.SPILL, key)
+    return Turn(Why.KEY_MOVED, field, Move.MOVE, key)
+
+
+def _stays(field: Field, at: int, rng: Random, rules: Rules) -> bool:
+    """Above `stay_above`, or by chance. By own counts, the home's is held against the least."""
+    score = field.scores[at]
+    if field.by_counts:
+        score = (_SLACK + 1.0 / max(field.scores)) / (_SLACK + 1.0 / score)
+    if score > rules.affinity.stay_above:
+        return True
+    return rng.random() < rules.affinity.stay_chance
+
+
+def _spread(known: Known, keys: Sequence[int], field: Field, homes: int, rules: Rules) -> Turn:
+    """A hot key is at home at its first home, and at those that follow it on the ring; of these,
+    the ones with room to stay. None has: anywhere."""
+    level, home = known.level, known.home
+    theirs = neighbours(keys[level], field.seats, homes)
+    first = next((i for i, seat in enumerate(field.seats) if seat.replica.key == home), None)
+    if first is not None and first not in theirs:
+        theirs = [first, *theirs[:-1]]
+    stay_above = 0.0 if field.by_counts else rules.affinity.stay_above
+    with_room = [i for i in theirs if field.scores[i] > stay_above]
+    key = keys[level + 1] if level + 1 < len(keys) else None
+    return Turn(Why.HOT_KEY, field.only(with_room) if with_room else field, Move.SPREAD, key)

@@ -4,23 +4,36 @@ Rules
 * A listed replica stays in the fleet, heard of or not. One that only a sidecar publishes leaves
   when that sidecar's document no longer names it, or it is no longer asked; a sidecar that falls
   silent removes nothing.
-* Within one `boot_id` an older `seq` never replaces a newer one.
+* Within one `boot_id` an older `seq` never replaces a newer one, nor the `boot_id` of before the
+  one that has followed it, while the sidecar is heard.
 * A replica has one sidecar: another that names it is heard once the first is silent for `OWNED_S`.
 * Ages are counted on this router's clock: `age_s` as sent, plus the time since receipt.
+* What was held against a server is forgotten when it has started anew (another `boot_id`).
 * A server with several data-parallel ranks is several replicas at one URL. They take the place of
   the listed URL as soon as they are published.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
+from ullage_router.core.breaker import CLOSED, Breaker
+from ullage_router.core.trend import FLAT, Trend, follow, held
 from ullage_shared.address import Address, AddressError, parse_base_url
 from ullage_shared.snapshot import SCHEMA, Document, Snapshot
 
 OWNED_S: Final = 3.0
+SHOWN_AFTER_S: Final = 0.4
+"""How long a request may be at a replica before a snapshot shows it (vLLM: 0.2 to 0.4 s)."""
+
+TakenAt = Callable[[float], Mapping[str, float]]
+_NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
+
+
+def _nothing(_then_s: float) -> Mapping[str, float]:
+    return _NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +56,15 @@ class Replica:
     """Did the server itself say so? Its list beats its sidecar's, until it starts anew."""
     ambiguous: bool = False
     """Another replica goes by the same name: two nodes are configured alike."""
-    aside_until_s: float = 0.0
-    """Gave no answer: left out until then, on the router's monotonic clock."""
+    breaker: Breaker = CLOSED
+    """What is held against it for having given no answer."""
+    trend: Trend = FLAT
+    """Where its score has been going."""
+    taken_then: float = 0.0
+    """How much of its headroom this router's requests took when what the snapshot shows was sent:
+    `SHOWN_AFTER_S` before it was made."""
+    boot_before: str | None = None
+    """The incarnation before this one: whatever still comes from it is old."""
 
     @property
     def key(self) -> str:
@@ -74,6 +94,8 @@ class Fleet:
     """URLs of the operator's list."""
     mixed: bool = False
     """Do the replicas serve different models? Only then must a request's model be known."""
+    served: frozenset[str] = frozenset()
+    """All models that are known to be served."""
 
 
 def fleet_of(urls: Iterable[str]) -> Fleet:
@@ -98,9 +120,16 @@ def relist(fleet: Fleet, urls: Iterable[str]) -> Fleet:
 
 
 def hear(
-    fleet: Fleet, source: str, document: Document, now_s: float
+    fleet: Fleet,
+    source: str,
+    document: Document,
+    now_s: float,
+    taken_at: TakenAt = _nothing,
 ) -> tuple[Fleet, tuple[str, ...]]:
-    """Take in a sidecar's document: the new fleet, and a line for each replica it got wrong."""
+    """Take in a sidecar's document: the new fleet, and a line for each replica it got wrong.
+
+    `taken_at`: by key, the headroom that this router's requests took at a moment (see `inflight`).
+    """
     faults: list[str] = []
     heard: dict[str, Replica] = {}
     learned = {r.url: r.models for r in fleet.replicas.values() if r.learned}
@@ -120,7 +149,7 @@ def hear(
             faults.append(f"replica {snapshot.id}: {replica.key} is published twice")
             continue
         known = fleet.replicas.get(replica.key, replica)
-        heard[replica.key], fault = _newer(known, snapshot, source, now_s)
+        heard[replica.key], fault = _newer(known, snapshot, source, now_s, taken_at)
         if fault:
             faults.append(f"replica {snapshot.id}: {fault}")
     kept = {
@@ -133,7 +162,7 @@ def hear(
     for url in sorted(fleet.listed - reached):
         replica = unheard(url, parse_base_url(url)[1])
         before = fleet.replicas.get(url, replica)
-        everything[url] = replace(replica, aside_until_s=before.aside_until_s)
+        everything[url] = replace(replica, breaker=before.breaker)
     return _fleet(everything, fleet.listed), tuple(faults)
 
 
@@ -142,10 +171,11 @@ def forget(fleet: Fleet, source: str) -> Fleet:
     return hear(fleet, source, Document(schema=SCHEMA, node=source, replicas=()), 0.0)[0]
 
 
-def vouch(fleet: Fleet, source: str, now_s: float) -> Fleet:
+def vouch(fleet: Fleet, source: str, now_s: float, taken_at: TakenAt = _nothing) -> Fleet:
     """The sidecar says that nothing has changed: what it said last is true now."""
+    taken = taken_at(now_s - SHOWN_AFTER_S)
     replicas = {
-        key: replace(replica, received_s=now_s) if replica.source == source else replica
+        key: _vouched(replica, now_s, taken.get(key, 0.0)) if replica.source == source else replica
         for key, replica in fleet.replicas.items()
     }
     return replace(fleet, replicas=MappingProxyType(replicas))
@@ -160,24 +190,38 @@ def learn_models(fleet: Fleet, url: str, models: frozenset[str]) -> Fleet:
     return _fleet(replicas, fleet.listed)
 
 
-def set_aside(fleet: Fleet, key: str, until_s: float) -> Fleet:
-    """A replica gave no answer. Unknown keys (it has left) change nothing."""
+def with_breaker(fleet: Fleet, key: str, breaker: Breaker) -> Fleet:
+    """Something is held against a replica, or no longer. Unknown keys (it has left) change
+    nothing."""
     replica = fleet.replicas.get(key)
-    if replica is None:
+    if replica is None or replica.breaker is breaker:
         return fleet
-    aside = replace(replica, aside_until_s=until_s)
-    return replace(fleet, replicas=MappingProxyType({**fleet.replicas, key: aside}))
+    changed = replace(replica, breaker=breaker)
+    return replace(fleet, replicas=MappingProxyType({**fleet.replicas, key: changed}))
 
 
-def _newer(known: Replica, snapshot: Snapshot, source: str, now_s: float) -> tuple[Replica, str]:
+def _vouched(replica: Replica, now_s: float, taken: float) -> Replica:
+    return replace(replica, received_s=now_s, trend=held(replica.trend, now_s), taken_then=taken)
+
+
+def _newer(
+    known: Replica, snapshot: Snapshot, source: str, now_s: float, taken_at: TakenAt
+) -> tuple[Replica, str]:
     """What is known after this snapshot, and why that is not the snapshot itself."""
     last = known.snapshot
-    if known.source not in (None, source) and now_s - known.received_s <= OWNED_S:
+    owned = now_s - known.received_s <= OWNED_S
+    if known.source not in (None, source) and owned:
         return known, f"{known.source} speaks for {known.key}"
     same = last is None or last.boot_id == snapshot.boot_id
     if last is not None and same and snapshot.seq < last.seq:
         return known, f"seq {snapshot.seq} is older than {last.seq}"
+    if last is not None and snapshot.boot_id == known.boot_before and owned:
+        return known, f"boot_id {snapshot.boot_id} is older than {last.boot_id}"
     learned = known.learned and same
+    if last is not None and same and snapshot.seq == last.seq:
+        trend = held(known.trend, now_s)
+    else:
+        trend = follow(known.trend if same else FLAT, snapshot.capacity_score, now_s)
     newer = replace(
         known,
         snapshot=snapshot,
@@ -185,6 +229,10 @@ def _newer(known: Replica, snapshot: Snapshot, source: str, now_s: float) -> tup
         source=source,
         models=known.models if learned else frozenset(snapshot.models),
         learned=learned,
+        breaker=known.breaker if same else CLOSED,
+        trend=trend,
+        taken_then=taken_at(now_s - snapshot.age_s - SHOWN_AFTER_S).get(known.key, 0.0),
+        boot_before=known.boot_before if same or last is None else last.boot_id,
     )
     return newer, ""
 
@@ -199,4 +247,5 @@ def _fleet(replicas: Mapping[str, Replica], listed: frozenset[str]) -> Fleet:
         ambiguous = seen is not None and names[seen.id] > (2 if own else 1)
         ordered[key] = replace(replica, ambiguous=ambiguous)
     known = {replica.models for replica in ordered.values() if replica.models}
-    return Fleet(MappingProxyType(ordered), listed, mixed=len(known) > 1)
+    served = frozenset().union(*known)
+    return Fleet(MappingProxyType(ordered), listed, mixed=len(known) > 1, served=served)

@@ -1,33 +1,64 @@
-"""How many requests this router has sent to each replica and not yet seen the end of.
+"""What this router has sent to each replica and not yet seen the end of.
+
+Counted in requests, and in headroom: how much of the replica's capacity score they will take.
+
+    share = max(1 / max_num_seqs, prompt tokens / tokens that the KV pool holds)
+
+which is what the request will occupy of the scarcer of the two; where the replica's size is not
+known, one in `NOMINAL_SEQS`. Answers' lengths are not known, so they count for nothing.
 
 Rule: a count is held by a `Hold`, and released exactly once, at the last byte, whatever the end.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
+
+from ullage_shared.snapshot import Snapshot
+
+_MOST_CHANGES: Final = 1024
+_NOTES: Final = 64
+_NOTE_EVERY_S: Final = 0.1
+NOMINAL_SEQS: Final = 256
+"""vLLM's own default of `max_num_seqs`."""
+
+
+def share_of(snapshot: Snapshot | None, prompt_tokens: int) -> float:
+    """How much of a replica's headroom a request takes, 0..1."""
+    if snapshot is None:
+        return 1.0 / NOMINAL_SEQS
+    share = 1.0 / (snapshot.max_num_seqs or NOMINAL_SEQS)
+    if snapshot.total_blocks and snapshot.block_size:
+        share = max(share, prompt_tokens / (snapshot.total_blocks * snapshot.block_size))
+    return min(1.0, share)
 
 
 class Hold:
-    """One request's place in the count. Releasing twice releases once."""
+    """One request's place in the counts. Releasing twice releases once."""
 
-    __slots__ = ("_count", "_key")
+    __slots__ = ("_key", "_load", "_share")
 
-    def __init__(self, count: Counter[str], key: str) -> None:
-        self._count: Counter[str] | None = count
+    def __init__(self, load: "InFlight", key: str, share: float) -> None:
+        self._load: InFlight | None = load
         self._key = key
-        count[key] += 1
+        self._share = share
+        load._count[key] += 1
+        load._taken[key] = load._taken.get(key, 0.0) + share
+        load._changed(key)
 
     def release(self) -> None:
         """Give the place back."""
-        count, self._count = self._count, None
-        if count is None:
+        load, self._load = self._load, None
+        if load is None:
             return
-        if count[self._key] > 1:
-            count[self._key] -= 1
-        else:
-            del count[self._key]  # So that replicas that have left leave nothing behind.
+        key = self._key
+        if load._count[key] > 1:
+            load._count[key] -= 1
+            load._taken[key] -= self._share
+        else:  # So that replicas that have left leave nothing behind, nor rounding a crumb.
+            del load._count[key], load._taken[key]
+        load._changed(key)
 
     def __enter__(self) -> Self:
         return self
@@ -44,19 +75,54 @@ class Hold:
 class InFlight:
     """The counts, by replica key."""
 
-    __slots__ = ("_count",)
+    __slots__ = ("_count", "_notes", "_taken", "changes", "changes_before", "last_seed")
 
     def __init__(self) -> None:
         self._count: Counter[str] = Counter()
+        self._taken: dict[str, float] = {}
+        self._notes: deque[tuple[float, Mapping[str, float]]] = deque(maxlen=_NOTES)
+        self.changes: list[str] = []
+        """Whose counts have changed, in order, the latest last; emptied now and then."""
+        self.changes_before = 0
+        """How many there had been before these."""
+        self.last_seed = -1
+        """Of the replica that was chosen last, for those who choose in turn."""
 
-    def hold(self, key: str) -> Hold:
+    def hold(self, key: str, share: float = 0.0) -> Hold:
         """Count one more, until the hold is released."""
-        return Hold(self._count, key)
+        return Hold(self, key, share)
 
     @property
     def by_replica(self) -> Mapping[str, int]:
-        """A live view; a replica without requests reads 0."""
+        """Requests: a live view; a replica without any reads 0."""
         return self._count
+
+    @property
+    def taken(self) -> Mapping[str, float]:
+        """Headroom, in units of the capacity score: a live view; who has no request is missing."""
+        return self._taken
+
+    def note(self, now_s: float) -> None:
+        """Remember, for `taken_at`, what is taken now. A clock set back begins anew."""
+        if self._notes and now_s < self._notes[-1][0]:
+            self._notes.clear()
+        if not self._notes or now_s - self._notes[-1][0] >= _NOTE_EVERY_S:
+            self._notes.append((now_s, dict(self._taken)))
+
+    def taken_at(self, then_s: float) -> Mapping[str, float]:
+        """What was taken then: by the last note before it, or else by the first there is."""
+        found: Mapping[str, float] = self._notes[0][1] if self._notes else {}
+        for noted_s, taken in self._notes:
+            if noted_s > then_s:
+                break
+            found = taken
+        return found
+
+    def _changed(self, key: str) -> None:
+        if len(self.changes) >= _MOST_CHANGES:
+            self.changes_before += len(self.changes)
+            self.changes.clear()
+        self.changes.append(key)
 
     def __repr__(self) -> str:
         return f"InFlight({sum(self._count.values())}: {dict(self._count)})"

@@ -1,14 +1,33 @@
 """The rules of choosing that an operator may set."""
 
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 
+class Way(StrEnum):
+    """How one is chosen among those that may be (see `selection`)."""
+
+    WEIGHTED = "weighted"
+    HIGHEST = "highest"
+    TWO_CHOICES = "two_choices"
+    LEAST_IN_FLIGHT = "least_in_flight"
+    ROUND_ROBIN = "round_robin"
+
+
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[choose]` in the configuration."""
 
+    way: Annotated[
+        Way,
+        Meta(
+            description="How one replica is chosen among those with headroom: `weighted`, at odds "
+            "of score ^ `exponent`; `highest` score; `two_choices`, the one of two with fewer "
+            "requests from this router; `least_in_flight`; `round_robin`."
+        ),
+    ] = Way.WEIGHTED
     floor: Annotated[
         float,
         Meta(
@@ -19,12 +38,11 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 0.15
     exponent: Annotated[
-        float,
+        Annotated[float, Meta(ge=0.0, le=16.0)] | Literal["auto"],
         Meta(
-            ge=0.0,
-            le=16.0,
             description="A replica's weight is its score to this power. Higher favours the "
-            "emptiest replica more, until all requests of one poll interval go there.",
+            "emptiest replica more, until all requests of one poll interval go there. "
+            '`"auto"`: 2 for up to 8 replicas, then 1 + √(8 / replicas).',
         ),
     ] = 2.0
     stale_after_s: Annotated[
@@ -36,16 +54,88 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "vouch: the router goes by its own counts. Higher trusts an old picture for longer.",
         ),
     ] = 3.0
-    set_aside_s: Annotated[
+    forget_after_s: Annotated[
+        float,
+        Meta(
+            gt=0.0,
+            le=86_400.0,
+            description="Silence of a sidecar, in seconds, after which its replicas are left out, "
+            "unless all are silent as long. Must be more than `stale_after_s`.",
+        ),
+    ] = 60.0
+
+
+class AffinityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[affinity]` in the configuration."""
+
+    enabled: Annotated[
+        bool,
+        Meta(
+            description="Whether requests that begin alike, or carry the same key, go to the same "
+            "replica, whose KV cache knows what they have in common."
+        ),
+    ] = True
+    session_header: Annotated[
+        str,
+        Meta(
+            pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]*$",
+            description="Request header that names a session, whose requests belong together. "
+            "Empty: none does.",
+        ),
+    ] = "x-session-id"
+    stay_above: Annotated[
         float,
         Meta(
             ge=0.0,
-            le=3600.0,
-            description="How long, in seconds, a replica that gave no answer, or had no room "
-            "(503), is left out, unless that would leave nobody. "
-            "Higher returns later to one that is back.",
+            le=1.0,
+            description="Score, 0..1, above which a key's replica keeps its requests. Between "
+            "`choose.floor` and this it keeps the share `stay_chance` of them.",
         ),
-    ] = 1.0
+    ] = 0.3
+    stay_chance: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=1.0,
+            description="The share of a key's requests that its replica keeps while its score is "
+            "between `choose.floor` and `stay_above`. Higher hits the cache more, and waits more.",
+        ),
+    ] = 0.7
+    dwell_s: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=86_400.0,
+            description="How long, in seconds, a key that has moved stays where it is, unless its "
+            "replica is gone. Lower follows the load, and the cache hits less.",
+        ),
+    ] = 30.0
+    hot_per_s: Annotated[
+        float,
+        Meta(
+            gt=0.0,
+            description="Requests a second of one key, over the whole cluster, above which one "
+            "replica is too few for it: it gets one for each `hot_per_s`. Half of what one replica "
+            "serves is a good value.",
+        ),
+    ] = 50.0
+    routers: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1024,
+            description="How many routers share the cluster's requests: each counts its part of a "
+            "key's rate. (Its own `workers` it knows.)",
+        ),
+    ] = 1
+    max_keys: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Most keys that one worker remembers; beyond that, those unused for "
+            "longest are forgotten. Each takes about 0.3 KB.",
+        ),
+    ] = 200_000
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -56,9 +56,14 @@ class Answer:
         """May the client's connection carry another request?"""
         self.tunnel = head.switched
 
-    def begin(self, request: Request, request_id: bytes, named: str | None, body: bytes) -> None:
-        """Send the head, and what there is of the body. `named`: the replica's name, if wanted."""
-        begun = answer_head(self._head, request, request_id, named, keep_alive=self.keep_alive)
+    def begin(
+        self, request: Request, request_id: bytes, replica: str | None, why: str | None, body: bytes
+    ) -> None:
+        """Send the head, and what there is of the body. `replica` and `why`: if they are to be
+        told."""
+        begun = answer_head(
+            self._head, request, request_id, replica, why, keep_alive=self.keep_alive
+        )
         if body:
             self._count(body)
             begun += body

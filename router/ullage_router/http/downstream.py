@@ -137,6 +137,10 @@ class Downstream(asyncio.Protocol):
 
     # Called by the proxy
 
+    def note(self, noted: frozenset[bytes]) -> None:
+        """From the next request on, these fields are noted."""
+        self._reader.note(noted)
+
     def stop_when_idle(self) -> None:
         """The router is stopping: close now, or after the request that is under way."""
         if self._exchange is None and self._reader.phase is Phase.IDLE:
@@ -179,6 +183,7 @@ class Downstream(asyncio.Protocol):
             max_headers=limits.max_headers,
             max_body_bytes=limits.max_body_bytes,
             tls=transport.get_extra_info("sslcontext") is not None,
+            noted=proxy.noted,
         )
         too_many = len(proxy.clients) - proxy.max_connections
         proxy.clients.add(self)

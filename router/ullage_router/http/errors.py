@@ -1,11 +1,12 @@
 """Refusals in OpenAI's error format, whose messages say whose fault it was and what would help."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 import orjson
 
-from ullage_router.core.decide import Why
 from ullage_router.http.message import Header, whole_response
 
 
@@ -19,11 +20,16 @@ class Refusal:
     retry_after_s: int | None = None
 
     @property
-    def body(self) -> bytes:
+    def content(self) -> dict[str, dict[str, str | None]]:
         """`{"error": {message, type, param, code}}`."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         error = {"message": self.message, "type": kind, "param": None, "code": self.code}
-        return orjson.dumps({"error": error})
+        return {"error": error}
+
+    @property
+    def body(self) -> bytes:
+        """The same, as JSON."""
+        return orjson.dumps(self.content)
 
     def render(
         self, request_id: bytes | None, *, keep_alive: bool, with_body: bool = True
@@ -67,6 +73,16 @@ def too_many_connections(limit: int) -> Refusal:
     )
 
 
+def bad_priority(said: bytes) -> Refusal:
+    """The client's fault."""
+    shown = ascii(said[:32].decode("latin-1"))
+    return Refusal(
+        400,
+        "invalid_priority",
+        f"x-ullage-priority: wanted a whole number of at most 9 digits, got {shown}.",
+    )
+
+
 def not_http(reason: str) -> Refusal:
     """The client's fault, in the parser's words."""
     return Refusal(400, "bad_request", f"The request is not valid HTTP/1.1: {reason}.")
@@ -89,13 +105,38 @@ def body_too_large(limit_bytes: int) -> Refusal:
     return Refusal(413, "body_too_large", f"The request's body is larger than {limit_bytes} bytes.")
 
 
-def refused(why: Why) -> Refusal:
-    """Nobody to give the request to. One second is two looks at the sidecars."""
-    if why is Why.FULL:
-        return Refusal(
-            503, "no_capacity", "No replica that answers has room. Try again in a moment.", 1
-        )
-    return Refusal(503, "no_replica", "No replica is serving at present. Try again in a moment.", 1)
+class NoRoom(StrEnum):
+    """Why a request is refused for lack of headroom."""
+
+    FULL_QUEUE = "full_queue"
+    """The queue had no place, at once."""
+    DISPLACED = "displaced"
+    """One of higher priority took its place in the queue."""
+    WAITED = "waited"
+    """It waited as long as may be."""
+    SECOND_TRY = "second_try"
+    """The first replica failed, and no other has room: a second try never waits."""
+
+
+_NO_ROOM: Final[Mapping[NoRoom, str]] = {
+    NoRoom.FULL_QUEUE: "No replica that answers has room, and no further request may wait for it.",
+    NoRoom.DISPLACED: "No replica that answers has room, and a request of higher priority took "
+    "this one's place in the queue.",
+    NoRoom.WAITED: "No replica that answers had room for as long as a request may wait.",
+    NoRoom.SECOND_TRY: "The replica gave no valid answer, and no other has room.",
+}
+
+
+def no_room(how: NoRoom, retry_after_s: int) -> Refusal:
+    """Nobody's fault: there are more requests than the replicas have room for."""
+    message = f"{_NO_ROOM[how]} Try again in {retry_after_s} s."
+    return Refusal(503, "no_capacity", message, retry_after_s)
+
+
+NO_REPLICA: Final = Refusal(
+    503, "no_replica", "No replica is serving at present. Try again in a moment.", 1
+)
+"""Nobody to give the request to. One second is two looks at the sidecars."""
 
 
 def replica_failed(replica: str, problem: str) -> Refusal:

@@ -7,6 +7,7 @@ Rules
 * A connection that was reused and closed at once proves nothing about the replica (it may have been
   closed as idle just then): the request goes there once more, on a new connection.
 * The in-flight count is held from the decision to the last byte, whatever the end.
+* While nobody has room, the first try waits (see `waiting`); a second one never does.
 * A client that has gone ends the exchange at once, so that vLLM stops generating.
 """
 
@@ -15,17 +16,19 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from ullage_router.core.ask import Ask
 from ullage_router.core.decide import Why
 from ullage_router.core.fleet import Replica
 from ullage_router.core.inflight import Hold
+from ullage_router.core.usage import prompt_tokens_in
 from ullage_router.http.answer import Answer
+from ullage_router.http.asked import asked
 from ullage_router.http.errors import (
     OVERLOADED,
     STOPPED,
     STOPPING,
     Refusal,
     broken_off,
-    refused,
     replica_failed,
     replica_full,
     replica_late,
@@ -36,6 +39,7 @@ from ullage_router.http.message import Head, Request, request_head
 from ullage_router.http.upstream import Failure, Upstream
 from ullage_router.tally import Tally
 from ullage_shared.peer import why_unreachable
+from ullage_shared.snapshot import RequestClass
 
 if TYPE_CHECKING:
     from ullage_router.http.downstream import Downstream
@@ -43,7 +47,10 @@ if TYPE_CHECKING:
 
 _MOST_REPLICAS: Final = 2
 _IDLE_CLOSE_S: Final = 0.25
+_OK: Final = 200
 _FULL: Final = 503
+_END_BYTES: Final = 4096
+"""So much of an answer is looked at for its `usage`."""
 
 
 class Exchange:
@@ -56,7 +63,9 @@ class Exchange:
     _answer: Answer | None = None
     """What the client has been given something of: from then on, nobody else is tried."""
     _head: Head
+    _ask: Ask
     _replica: Replica
+    _why: Why
     _tally: Tally
 
     def __init__(self, proxy: "Proxy", client: "Downstream", request: Request) -> None:
@@ -68,17 +77,58 @@ class Exchange:
         self._tried: list[str] = []
 
     def start(self) -> None:
-        """Choose a replica and send the request there, or refuse it."""
-        proxy = self._proxy
+        """Send the request to a replica, as soon as one has room; or refuse it."""
+        proxy, request = self._proxy, self._request
         proxy.budget.request(proxy.router.now_s())
-        decision = proxy.router.choose(self._request.body, (), self._id)
+        ask = asked(request.target, request.fields, request.body, proxy.session_header)
+        if isinstance(ask, Refusal):
+            self.refuse(ask)
+            return
+        self._ask = ask
+        proxy.waiting.arrive(self)
+
+    # Called by the waiting room
+
+    @property
+    def priority(self) -> int:
+        """Lower is served earlier, as vLLM has it."""
+        return self._ask.priority
+
+    @property
+    def lane(self) -> tuple[str | None, RequestClass]:
+        """What a replica must have headroom for: the model, if they differ, and the size."""
+        return self._proxy.router.need(self._ask)[:2]
+
+    @property
+    def size_bytes(self) -> int:
+        """What it holds in memory; its head is small."""
+        return len(self._request.body)
+
+    def go(self) -> Why | None:
+        """Choose a replica and send the request there; else: why not."""
+        decision = self._proxy.router.choose(self._ask, (), self._id)
         if decision.replica is None:
-            self._refuse(refused(decision.why))
-        else:
-            self._go_to(decision.replica)
+            return decision.why
+        self._go_to(decision.replica, decision.why)
+        return None
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer in a replica's place."""
+        self._client.due_s = inf
+        self._give_back()
+        self._let_go()
+        self._proxy.router.refusals[refusal.code] += 1
+        request = self._request
+        keep_alive = request.keep_alive and not self._proxy.stopping and not request.http_1_0
+        with_body = request.method != b"HEAD"
+        self._client.write(refusal.render(self._id, keep_alive=keep_alive, with_body=with_body))
+        self._client.done(keep_alive=keep_alive)
+
+    # Called by the client's connection
 
     def abandon(self) -> None:
         """The client has gone."""
+        self._proxy.waiting.leave(self)
         upstream, self._upstream = self._upstream, None
         if self._connecting is not None:
             self._connecting.cancel()
@@ -90,7 +140,7 @@ class Exchange:
             if upstream is not None:
                 upstream.abort()
             self._tally.client_gone += 1
-        self._let_go()
+        self._made_room()
 
     def pause(self) -> None:
         """The client reads slowly."""
@@ -112,10 +162,11 @@ class Exchange:
 
     def stop(self) -> None:
         """The router will not wait for the rest."""
+        self._proxy.waiting.leave(self)
         upstream, self._upstream = self._upstream, None
         answer = self._answer
         if answer is None:
-            self._refuse(STOPPING)
+            self.refuse(STOPPING)
         elif answer.tunnel:
             self._client.cut(reset=False)
         else:
@@ -126,15 +177,16 @@ class Exchange:
             upstream.abort()
         self._let_go()
 
-    def _go_to(self, replica: Replica) -> None:
-        self._replica = replica
+    def _go_to(self, replica: Replica, why: Why) -> None:
+        self._replica, self._why = replica, why
         # A second replica gets a new connection: an old one might be just closing, too.
         upstream = None if self._tried else self._proxy.pool.take(replica.address)
         self._tried.append(replica.key)
         self._dispatch(upstream)
 
     def _dispatch(self, upstream: Upstream | None) -> None:
-        self._hold, self._tally = self._proxy.router.dispatch(self._replica)
+        router = self._proxy.router
+        self._hold, self._tally = router.dispatch(self._replica, router.prompt_tokens(self._ask))
         if upstream is not None:
             self._send(upstream)
         else:
@@ -150,7 +202,7 @@ class Exchange:
             self._connecting = None
             if error.errno in NO_ROOM:
                 self._proxy.out_of_descriptors(error)
-                self._refuse(OVERLOADED)
+                self.refuse(OVERLOADED)
             else:
                 self.broken(Failure.CONNECT, why_unreachable(error))
         else:
@@ -198,10 +250,14 @@ class Exchange:
     def finished(self) -> None:
         """All has come: the connection may serve another."""
         answer = self._answer or self._pass(self._held())
+        self._learn()
         self._give_back()
-        self._proxy.router.answered(self._replica)
+        self._proxy.router.answered(self._replica, self._head.status)
         answer.count_whole()
-        self._let_go()
+        if self._head.status == _FULL:
+            self._let_go()
+        else:
+            self._made_room()
         self._client.done(keep_alive=answer.keep_alive)
 
     def broken(self, failure: Failure, problem: str) -> None:
@@ -209,11 +265,12 @@ class Exchange:
         upstream, self._upstream = self._upstream, None
         answer = self._answer
         if answer is not None:
-            self._let_go()
+            self._made_room()
             if answer.tunnel:
                 answer.count_whole()
                 self._client.cut(reset=False)
             else:
+                self._proxy.router.broke_off(self._replica)
                 self._proxy.answer_cut(self._replica.id, self._id, problem)
                 answer.break_off(broken_off(self._called, problem))
         elif failure is Failure.CLOSED and upstream is not None and self._was_idle(upstream):
@@ -226,7 +283,8 @@ class Exchange:
             refusal = (replica_late if late else replica_failed)(self._called, problem.rstrip("."))
             why_not = self._elsewhere()
             if why_not is not None:
-                self._refuse(refused(why_not) if why_not is Why.FULL else refusal)
+                full = why_not is Why.FULL
+                self.refuse(self._proxy.waiting.second_try_refused() if full else refusal)
 
     # In a tunnel
 
@@ -257,7 +315,7 @@ class Exchange:
             self._pass(self._held())
         elif not self._elsewhere_if_full():
             self._tally.failures[Failure.FULL] += 1
-            self._refuse(replica_full(self._called, problem))
+            self.refuse(replica_full(self._called, problem))
 
     def _held(self) -> bytes:
         event, self._first_event = self._first_event, None
@@ -265,7 +323,7 @@ class Exchange:
 
     def _elsewhere_if_full(self) -> bool:
         """The replica has no room. Has another?"""
-        self._proxy.router.set_aside(self._replica)
+        self._proxy.router.full(self._replica)
         tally = self._tally
         if self._elsewhere() is not None:
             return False
@@ -286,7 +344,7 @@ class Exchange:
         if not budget.allows(now_s):
             router.tries_denied += 1
             return Why.NO_REPLICA
-        decision = router.choose(self._request.body, self._tried, self._id)
+        decision = router.choose(self._ask, self._tried, self._id)
         if decision.replica is None:
             return decision.why
         budget.spend(now_s)
@@ -294,19 +352,8 @@ class Exchange:
         self._first_event = None
         self._give_back()
         self._let_go()
-        self._go_to(decision.replica)
+        self._go_to(decision.replica, decision.why)
         return None
-
-    def _refuse(self, refusal: Refusal) -> None:
-        self._client.due_s = inf
-        self._give_back()
-        self._let_go()
-        self._proxy.router.refusals[refusal.code] += 1
-        request = self._request
-        keep_alive = request.keep_alive and not self._proxy.stopping and not request.http_1_0
-        with_body = request.method != b"HEAD"
-        self._client.write(refusal.render(self._id, keep_alive=keep_alive, with_body=with_body))
-        self._client.done(keep_alive=keep_alive)
 
     # The ends
 
@@ -321,8 +368,17 @@ class Exchange:
         self._answer = answer
         if proxy.stopping:
             answer.keep_alive = False
-        answer.begin(request, self._id, self._replica.id if proxy.name_replica else None, body)
+        replica = self._replica.id if proxy.name_replica else None
+        answer.begin(request, self._id, replica, self._why if proxy.name_why else None, body)
         return answer
+
+    def _learn(self) -> None:
+        """How many tokens the prompt had, if the answer says so."""
+        upstream, ask = self._upstream, self._ask
+        if upstream is not None and ask.prompt_bytes and self._head.status == _OK:
+            tokens = prompt_tokens_in(upstream.tail[-_END_BYTES:])
+            if tokens is not None:
+                self._proxy.router.tokens.learn(ask.model, ask.prompt_bytes, tokens)
 
     def _was_idle(self, upstream: Upstream) -> bool:
         """Had the replica closed the connection before it saw the request?"""
@@ -338,3 +394,9 @@ class Exchange:
         hold, self._hold = self._hold, None
         if hold is not None:
             hold.release()
+
+    def _made_room(self) -> None:
+        """Let go of a replica that worked on this until now. (A try that failed made no room.)"""
+        if self._hold is not None:
+            self._proxy.waiting.ended()
+            self._let_go()

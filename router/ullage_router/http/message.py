@@ -46,6 +46,10 @@ WITHHELD_FROM_REPLICA: Final = (
     }
 )
 """What the router judges by, or puts anew."""
+CACHE_KEY: Final = b"x-ullage-cache-key"
+PRIORITY: Final = b"x-ullage-priority"
+NOTED: Final = frozenset({CACHE_KEY, PRIORITY})
+"""What choosing goes by, and a replica may see as well."""
 JUDGED_IN_ANSWER: Final = (
     HOP_BY_HOP | FRAMING | {b"content-encoding", b"content-type", b"x-request-id"}
 )
@@ -63,10 +67,10 @@ class Fields(NamedTuple):
     kept: list[bytes]
     """Lines that go on as they came, without their ends."""
     values: dict[bytes, list[bytes]]
-    """By lower-case name: the values of those that do not, or that say how to go on."""
+    """By lower-case name: the values of those that do not, that say how to go on, or are noted."""
 
     def first(self, name: bytes) -> bytes | None:
-        """The first value of a field that is not simply kept."""
+        """The first value of a field that is not simply kept. `name` in lower case."""
         values = self.values.get(name)
         return values[0] if values else None
 
@@ -190,12 +194,20 @@ class Head(NamedTuple):
 
 
 def answer_head(
-    head: Head, request: Request, request_id: bytes, replica_id: str | None, *, keep_alive: bool
+    head: Head,
+    request: Request,
+    request_id: bytes,
+    replica_id: str | None,
+    why: str | None,
+    *,
+    keep_alive: bool,
 ) -> bytes:
-    """The head for the client. `replica_id`: to be named; None: not to be."""
+    """The head for the client. `replica_id`, and `why` it was chosen: None, not to be told."""
     lines = [b"HTTP/1.1 %d %s" % (head.status, head.reason), *head.fields.kept]
     if replica_id is not None:
         lines.append(_replica_line(replica_id))
+    if why is not None:
+        lines.append(b"x-ullage-why: " + why.encode())
     if b"x-request-id" not in head.fields.values:
         lines.append(b"X-Request-Id: " + request_id)
     if head.switched:

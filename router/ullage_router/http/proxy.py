@@ -5,21 +5,24 @@ import contextlib
 import logging
 import resource
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from math import inf
 from random import Random
-from typing import Final
+from typing import Final, cast
 
 from ullage_router.config import Config, Limits
 from ullage_router.core.budget import RetryBudget
-from ullage_router.core.policy import RetryPolicy
+from ullage_router.core.policy import AffinityPolicy, RetryPolicy
 from ullage_router.http.downstream import Downstream
 from ullage_router.http.listener import Listener
+from ullage_router.http.message import NOTED
 from ullage_router.http.pool import Pool
 from ullage_router.router import Router
+from ullage_router.waiting import WaitingRoom
 from ullage_shared.address import Address
 from ullage_shared.log import Seldom, line
 from ullage_shared.peer import why_unreachable
+from ullage_shared.snapshot import RequestClass
 
 _log: Final = logging.getLogger("ullage.router")
 _REPORT_EVERY_S: Final = 5.0
@@ -49,12 +52,15 @@ class Proxy:
         self.models = models
         self.budget = RetryBudget(RetryPolicy())
         self.pool = Pool(loop, limits, replica_tls)
+        self.waiting = WaitingRoom(loop, self._breathing)
         self.name_replica = True
+        self.name_why = False
         self.handshakes_failed = 0
         """Connections that ended before TLS's handshake did."""
         self.stopping = False
         self.clients: set[Downstream] = set()
         """Open client connections."""
+        self._note(AffinityPolicy())
         self._wake = asyncio.Event()
         self._hurry = False
         self._rng = rng
@@ -67,8 +73,18 @@ class Proxy:
     def configure(self, config: Config) -> None:
         """Take on another configuration. What is under way keeps the limits it began with."""
         self.name_replica = config.name_replica
+        self.name_why = config.name_why
+        self._note(config.affinity)
         self.budget.policy = config.retry
+        self.waiting.policy = config.queue
         self._use(config.limits)
+
+    def _note(self, affinity: AffinityPolicy) -> None:
+        """Which request headers choosing goes by."""
+        self.session_header = affinity.session_header.lower().encode()
+        self.noted = NOTED | ({self.session_header} - {b""})
+        for client in self.clients:
+            client.note(self.noted)
 
     def _use(self, limits: Limits) -> None:
         self.limits = limits
@@ -93,6 +109,13 @@ class Proxy:
         now_s = self.loop.time()
         for client in [client for client in self.clients if client.due_s < now_s]:
             client.overdue()
+
+    def _breathing(self, lane: Hashable) -> int:
+        """How many replicas have headroom now for requests of this lane; None: of any."""
+        if lane is None:
+            return self.router.breathing(None)
+        model, size = cast(tuple[str | None, RequestClass], lane)
+        return len(self.router.odds(model, size).seats)
 
     def new_request_id(self) -> bytes:
         """An `X-Request-Id` for a request that brings none: 128 random bits."""
@@ -173,6 +196,7 @@ class Proxy:
         """End the timers and the idle connections to replicas."""
         if self._sweeper is not None:
             self._sweeper.cancel()
+        self.waiting.close()
         self.pool.close()
 
 

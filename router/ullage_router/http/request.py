@@ -24,6 +24,7 @@ from ullage_router.http.errors import (
 )
 from ullage_router.http.message import (
     FRAMING,
+    NOTED,
     WITHHELD_FROM_REPLICA,
     Fields,
     Request,
@@ -42,6 +43,12 @@ _HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[-A-Za-z0-9._~%!$&'()*+,;=]*)(:
 def _names_a_host(value: bytes) -> bool:
     """Is it a host and perhaps a port (RFC 9110 §7.2)? An empty one says that there is none."""
     return _HOST.fullmatch(value.strip()) is not None
+
+
+@lru_cache(maxsize=16)
+def _sorted(noted: frozenset[bytes]) -> tuple[frozenset[bytes], frozenset[bytes]]:
+    """What is noted and passes, and all that is noted or withheld."""
+    return noted - WITHHELD_FROM_REPLICA, noted | WITHHELD_FROM_REPLICA
 
 
 class Phase(Enum):
@@ -68,8 +75,12 @@ class RequestReader:
         max_headers: int,
         max_body_bytes: int,
         tls: bool = False,
+        noted: frozenset[bytes] = NOTED,
     ) -> None:
-        """`client`: the peer's IP address, for `X-Forwarded-For`."""
+        """`client`: the peer's IP address, for `X-Forwarded-For`.
+
+        `noted`: fields, in lower case, of which the values are noted although they pass.
+        """
         self.refusal: Refusal | None = None
         """Set: nothing more can be read from this connection, and this is why."""
         self.wants_continue = False
@@ -82,6 +93,7 @@ class RequestReader:
         self._max_head_bytes = max_head_bytes
         self._max_headers = max_headers
         self._max_body_bytes = max_body_bytes
+        self.note(noted)
         self._read_bytes = 0
         self._unheard_bytes = 0
         self._done: list[Request] = []
@@ -107,6 +119,10 @@ class RequestReader:
             self._refuse(head_too_large(self._max_head_bytes))
         done, self._done = self._done, []
         return done
+
+    def note(self, noted: frozenset[bytes]) -> None:
+        """Note the values of these fields from now on, although they pass."""
+        self._noted, self._looked_at = _sorted(noted)
 
     def go_on(self) -> list[Request]:
         """The protocol was not changed after all: read on as HTTP. Returns what `feed` does."""
@@ -158,7 +174,8 @@ class RequestReader:
         """
         method, (kept, values) = self._parser.get_method(), self._fields
         lines = [b"%s %s HTTP/%s" % (method, self._target, self._version.encode()), *kept]
-        lines += [n + b": " + v for n, all_ in values.items() for v in all_ if n != b"upgrade"]
+        passed = self._noted | {b"upgrade"}
+        lines += [n + b": " + v for n, all_ in values.items() for v in all_ if n not in passed]
         self._parser = httptools.HttpRequestParser(self)
         self._parser.feed_data(b"\r\n".join(lines) + b"\r\n\r\n")
 
@@ -169,6 +186,8 @@ class RequestReader:
         self._target = b""
         self._kept: list[bytes] = []
         self._values: dict[bytes, list[bytes]] = {}
+        self._twice = 0
+        """Fields that are kept and noted."""
         self._pieces: list[bytes | bytearray] = []
         self._rest = bytearray()
         self._body_bytes = 0
@@ -189,10 +208,12 @@ class RequestReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         """A field; or a trailer, which ends here."""
         lower = name.lower()
-        if lower in WITHHELD_FROM_REPLICA:
+        if lower in self._looked_at:
             self._values.setdefault(lower, []).append(value)
-        else:
-            self._kept.append(name + b": " + value)
+            if lower not in self._noted:
+                return
+            self._twice += 1
+        self._kept.append(name + b": " + value)
 
     def on_headers_complete(self) -> None:
         """The head is whole: can its body be taken?"""
@@ -200,11 +221,12 @@ class RequestReader:
         kept, values = self._kept, self._values
         self._kept, self._values = [], {}  # For trailers.
         self._fields = Fields(kept, values)
-        if len(kept) + sum(map(len, values.values())) > self._max_headers:
+        if len(kept) + sum(map(len, values.values())) - self._twice > self._max_headers:
             self._refuse(too_many_headers(self._max_headers))
         if self._head_reads_bytes > self._max_head_bytes:
             exactly = len(self._target) + sum(len(line) + 2 for line in kept)
-            exactly += sum(len(n) + len(v) + 4 for n, all_ in values.items() for v in all_)
+            withheld = ((n, v) for n, all_ in values.items() for v in all_ if n not in self._noted)
+            exactly += sum(len(n) + len(v) + 4 for n, v in withheld)
             if exactly > self._max_head_bytes:
                 self._refuse(head_too_large(self._max_head_bytes))
         self._unheard_bytes = 0

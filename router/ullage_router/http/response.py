@@ -26,6 +26,9 @@ _SWITCHED: Final = 101
 _BEHIND: Final = "there were bytes behind its end"
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _EVENT_ENDS: Final = (b"\n\n\r\n", b"\r\r\r\n", b"\r\n\r\n\r\n")
+SHORT_BYTES: Final = 64
+"""A piece up to this size says too little by itself: `[DONE]`, an empty chunk."""
+TAIL_BYTES: Final = 1024
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
@@ -62,7 +65,7 @@ class ResponseReader:
         self.keep_alive = False
         """May the connection carry another request? Known once the response is whole."""
         self.tail = b""
-        """The last bytes of the body so far; at least five of them, if there were as many."""
+        """The last bytes of the body so far: the last piece, with what came before a short one."""
         self.parse: Callable[[bytes], object] = _closed
         """Reads a piece of a body that goes on as it is; look at `passed` after."""
         self._parser: httptools.HttpResponseParser | None = None
@@ -108,7 +111,7 @@ class ResponseReader:
                 raise InvalidResponseError(_BEHIND)
         body = data if in_body else self._behind_head(data)
         self._left_bytes -= len(body)
-        self.tail = body if len(body) > 4 else self.tail[-4:] + body
+        self.tail = body if len(body) > SHORT_BYTES else self.tail[-TAIL_BYTES:] + body
         if self._bodiless:
             return self._without_body(body)
         if self.whole:

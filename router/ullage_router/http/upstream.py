@@ -15,7 +15,12 @@ from typing import Protocol, cast
 import httptools
 
 from ullage_router.http.message import Head
-from ullage_router.http.response import InvalidResponseError, ResponseReader
+from ullage_router.http.response import (
+    SHORT_BYTES,
+    TAIL_BYTES,
+    InvalidResponseError,
+    ResponseReader,
+)
 from ullage_router.http.sockets import buffer_little, keep_alive
 from ullage_router.tally import Tally
 from ullage_shared.address import Address
@@ -171,6 +176,11 @@ class Upstream(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    @property
+    def tail(self) -> bytes:
+        """The last bytes of the answer so far."""
+        return self._reader.tail
+
     def between_events(self) -> bool:
         """After a break: did what was passed on end with an event, and with a chunk?"""
         return self._reader.between_events()
@@ -191,7 +201,7 @@ class Upstream(asyncio.Protocol):
             return
         try:
             reader.parse(data)
-            reader.tail = data if len(data) > 4 else reader.tail[-4:] + data
+            reader.tail = data if len(data) > SHORT_BYTES else reader.tail[-TAIL_BYTES:] + data
             if reader.whole:
                 reader.passed()
         except (httptools.HttpParserError, InvalidResponseError) as error:

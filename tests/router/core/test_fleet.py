@@ -5,21 +5,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshots import document, snapshot
+from ullage_router.core.breaker import CLOSED, Breaker, Condition
 from ullage_router.core.fleet import (
     OWNED_S,
+    SHOWN_AFTER_S,
     Fleet,
     fleet_of,
     forget,
     hear,
     learn_models,
     relist,
-    set_aside,
     vouch,
+    with_breaker,
 )
 from ullage_shared.address import AddressError
 from ullage_shared.snapshot import Snapshot
 
 A, B, C = (f"http://{name}:8000" for name in "abc")
+STRUCK = Breaker(Condition.STRUCK, until_s=9.0)
 ONE, TWO = "http://node1:9400", "http://node2:9400"
 
 
@@ -102,11 +105,11 @@ def test_a_listed_replica_stays_when_its_sidecar_no_longer_names_it() -> None:
     assert after.replicas[A].snapshot is None
 
 
-def test_a_listed_replica_that_its_sidecar_drops_keeps_its_models_and_stays_aside() -> None:
-    fleet = set_aside(heard(snapshot(A, models=("x",)), fleet=fleet_of([A])), A, 9.0)
+def test_a_listed_replica_that_its_sidecar_drops_keeps_its_models_and_stays_struck() -> None:
+    fleet = with_breaker(heard(snapshot(A, models=("x",)), fleet=fleet_of([A])), A, STRUCK)
     fleet = learn_models(fleet, A, frozenset({"x", "lora"}))
     after = heard(fleet=fleet).replicas[A]
-    assert (after.models, after.aside_until_s) == ({"x", "lora"}, 9.0)
+    assert (after.models, after.breaker) == ({"x", "lora"}, STRUCK)
 
 
 def test_what_a_server_said_of_its_models_outlives_later_snapshots() -> None:
@@ -194,7 +197,7 @@ def test_vouching_renews_the_replicas_of_that_sidecar_alone() -> None:
 
 def test_a_new_list_adds_and_removes_and_leaves_the_rest_as_it_is() -> None:
     """Report 23: reload keeps removed backends (production-stack#680)."""
-    fleet = set_aside(learn_models(fleet_of([A, B]), B, frozenset({"x"})), B, 9.0)
+    fleet = with_breaker(learn_models(fleet_of([A, B]), B, frozenset({"x"})), B, STRUCK)
     after = relist(fleet, [C, "HTTP://B:8000/"])
     assert list(after.replicas) == [B, C]
     assert after.replicas[B] == fleet.replicas[B]
@@ -234,14 +237,14 @@ def test_a_clock_set_back_ages_nothing() -> None:
     assert heard(snapshot(A, age_s=0.25), now_s=9.0).replicas[A].age_s(1.0) == 0.25
 
 
-def test_setting_aside_a_replica_that_has_left_changes_nothing() -> None:
+def test_what_is_held_against_a_replica_that_has_left_changes_nothing() -> None:
     fleet = heard(snapshot(A))
-    assert set_aside(fleet, B, 9.0) is fleet
+    assert with_breaker(fleet, B, STRUCK) is fleet
 
 
-def test_setting_aside_survives_the_next_snapshot() -> None:
-    fleet = set_aside(heard(snapshot(A)), A, 9.0)
-    assert heard(snapshot(A, seq=2), fleet=fleet).replicas[A].aside_until_s == 9.0
+def test_what_is_held_against_a_replica_survives_the_next_snapshot() -> None:
+    fleet = with_breaker(heard(snapshot(A)), A, STRUCK)
+    assert heard(snapshot(A, seq=2), fleet=fleet).replicas[A].breaker is STRUCK
 
 
 def test_a_fleet_is_mixed_only_when_known_models_differ() -> None:
@@ -294,7 +297,7 @@ def test_whatever_is_heard_the_fleet_stays_sound(
         elif event == "learn":
             fleet = learn_models(fleet, name, frozenset({"x", "y"}))
         else:
-            fleet = set_aside(fleet, name, now_s + 1.0)
+            fleet = with_breaker(fleet, name, STRUCK)
 
         assert list(fleet.replicas) == sorted(fleet.replicas)
         assert all(key == replica.key for key, replica in fleet.replicas.items())
@@ -307,3 +310,49 @@ def test_whatever_is_heard_the_fleet_stays_sound(
             if old and old.snapshot and replica.snapshot:
                 same_boot = old.snapshot.boot_id == replica.snapshot.boot_id
                 assert not same_boot or replica.snapshot.seq >= old.snapshot.seq
+
+
+def test_what_is_held_against_a_server_is_forgotten_once_it_has_started_anew() -> None:
+    fleet = with_breaker(heard(snapshot(A)), A, STRUCK)
+    assert heard(snapshot(A, boot_id="next"), fleet=fleet).replicas[A].breaker is CLOSED
+
+
+def test_the_boot_before_never_beats_the_one_that_followed_it() -> None:
+    """Report 8: old beats new."""
+    fleet = heard(snapshot(A, 0.9, boot_id="next"), fleet=heard(snapshot(A, 0.1)))
+    late = document(snapshot(A, 0.1, seq=99))
+    after, faults = hear(fleet, ONE, late, 1.0 + OWNED_S)
+    assert after.replicas[A].snapshot == fleet.replicas[A].snapshot
+    assert faults == ("replica a:8000: boot_id boot is older than next",)
+
+
+def test_the_boot_before_is_heard_again_once_the_one_that_followed_is_silent() -> None:
+    """So that a boot_id that was given twice costs seconds, and not the replica."""
+    fleet = heard(snapshot(A, 0.9, boot_id="next"), fleet=heard(snapshot(A, 0.1)))
+    after = heard(snapshot(A, 0.1), fleet=fleet, now_s=1.1 + OWNED_S)
+    assert after.replicas[A].snapshot == snapshot(A, 0.1)
+
+
+def test_a_snapshot_knows_what_this_router_had_sent_by_then() -> None:
+    """Report 7: not what it has sent since, nor just before, which no snapshot shows yet."""
+
+    def taken_at(then_s: float) -> dict[str, float]:
+        return {A: then_s}
+
+    said = document(snapshot(A, age_s=0.25), snapshot(B))
+    fleet, _ = hear(fleet_of([]), ONE, said, 9.0, taken_at)
+    taken = [replica.taken_then for replica in fleet.replicas.values()]
+    assert taken == [pytest.approx(9.0 - 0.25 - SHOWN_AFTER_S), 0.0]
+    later = vouch(fleet, ONE, 10.0, taken_at).replicas[A]
+    assert later.taken_then == pytest.approx(10.0 - SHOWN_AFTER_S)
+
+
+def test_a_score_that_falls_leaves_its_trend() -> None:
+    fleet = heard(snapshot(A, 0.9, seq=1), now_s=1.0)
+    for seq in (2, 3):
+        fleet = heard(snapshot(A, 0.9 - seq / 10, seq=seq), fleet=fleet, now_s=float(seq))
+    assert fleet.replicas[A].trend.falls == 2
+    assert vouch(fleet, ONE, 4.0).replicas[A].trend.falls == 2  # The same one, once more.
+    assert vouch(fleet, ONE, 5.5).replicas[A].trend.falls == 0
+    started_anew = heard(snapshot(A, 0.1, boot_id="next"), fleet=fleet, now_s=4.0)
+    assert started_anew.replicas[A].trend.falls == 0

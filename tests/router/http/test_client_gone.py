@@ -9,6 +9,7 @@ import pytest
 from data_plane import Plane, data_plane, eventually
 from raw_client import Client, request
 from scripted_backend import Backend, Call, black_hole, chunk, chunked_head, head, response, silent
+from ullage_router.core.breaker import CLOSED
 
 ASK = request(body=b'{"prompt": "x"}')
 SEEN_WITHIN_S = 0.1
@@ -76,7 +77,7 @@ async def test_leaving_while_the_replica_is_being_connected_ends_the_attempt() -
         await eventually(lambda: plane.in_flight == 0, 0.5)
         await assert_nothing_left(plane, tasks)
         assert plane.router.tallies[hole].client_gone == 1
-        assert plane.router.fleet.replicas[hole].aside_until_s == 0.0
+        assert plane.router.fleet.replicas[hole].breaker is CLOSED
 
 
 async def test_leaving_with_requests_in_line_ends_them_all() -> None:

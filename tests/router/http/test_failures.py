@@ -7,7 +7,7 @@ from time import perf_counter
 
 import pytest
 
-from data_plane import Plane, data_plane, eventually
+from data_plane import BY_LOAD, Plane, data_plane, eventually
 from raw_client import Answer, CutError, request
 from scripted_backend import (
     LAST_CHUNK,
@@ -24,8 +24,10 @@ from scripted_backend import (
     silent,
 )
 from snapshots import document, fleet_with, snapshot
-from ullage_router.config import Limits, Policy
+from ullage_router.config import Limits
+from ullage_router.core.breaker import BreakerPolicy, struck
 from ullage_router.core.fleet import fleet_of, hear
+from ullage_router.core.queue import QueuePolicy
 
 ASK = request(body=b'{"prompt": "x"}')
 WELL = answering(response(b"well"))
@@ -69,7 +71,7 @@ async def test_a_replica_that_refuses_connections_is_passed_over_and_set_aside()
         assert {a.body for a in answers} == {b"well"}
         tally = plane.router.tallies[dead]
         assert (tally.dispatched, tally.failures) == (1, {"connect": 1})
-        assert plane.router.fleet.replicas[dead].aside_until_s > plane.router.now_s()
+        assert struck(plane.router.fleet.replicas[dead].breaker, plane.router.now_s())
         for _ in range(20):
             assert (await ask(plane)).body == b"well"
         assert tally.dispatched == 1
@@ -78,8 +80,8 @@ async def test_a_replica_that_refuses_connections_is_passed_over_and_set_aside()
 async def test_a_replica_set_aside_is_asked_again_after_a_while() -> None:
     """Report 9: what must clear, clears. SMG: a worker restarted at its address must rejoin."""
     url = refusing_url()
-    policy = Policy(set_aside_s=0.05)
-    async with Backend(WELL) as well, data_plane(url, well.url, policy=policy) as plane:
+    rules = BY_LOAD._replace(breaker=BreakerPolicy(set_aside_s=0.05))
+    async with Backend(WELL) as well, data_plane(url, well.url, rules=rules) as plane:
         await ask_until_tried(plane, url)
         async with Backend(answering(response(b"back")), int(url.rpartition(":")[2])) as back:
             await asyncio.sleep(0.06)
@@ -113,7 +115,7 @@ async def test_a_replica_that_fails_before_its_first_byte_is_passed_over(
         answers = await ask_until_tried(plane, bad.url)
         assert {a.body for a in answers} == {b"well"}
         assert plane.router.tallies[bad.url].failures == {kind: 1}
-        assert plane.router.fleet.replicas[bad.url].aside_until_s > 0.0
+        assert plane.router.fleet.replicas[bad.url].breaker.failures == 1
         assert well.requests[-1].body == bad.requests[0].body if bad.requests else True
 
 
@@ -396,7 +398,7 @@ async def test_others_wait_no_longer_beside_hundreds_of_hung_requests() -> None:
         async with data_plane(well.url) as plane:
             alone_s = await latencies_s(plane)
         async with Backend(silent) as hung, data_plane(well.url) as plane:
-            stuck = fleet_with({hung.url: 0.9}, now_s=1e9)
+            stuck = fleet_of([hung.url])
             plane.router.fleet, spared = stuck, plane.router.fleet
             for _ in range(300):
                 await (await plane.client()).send(ASK)
@@ -428,11 +430,12 @@ async def test_everybody_full_is_a_503_that_says_when_to_come_back() -> None:
         Backend(WELL) as full,
         data_plane(fleet=fleet_with({full.url: 0.15}, now_s=1e9)) as plane,
     ):
+        plane.proxy.waiting.policy = QueuePolicy(max_requests=0)
         client = await plane.client()
         for _ in range(2):
             answer = await client.ask(ASK)
             assert (answer.status, answer.error["code"]) == (503, "no_capacity")
-            assert answer.one(b"retry-after") == b"1"
+            assert answer.one(b"retry-after") == b"30"
             assert answer.error["type"] == "server_error"
         assert full.connections == 0
         assert plane.router.decisions == {"full": 2}

@@ -21,6 +21,7 @@ from scripted_backend import (
     response,
 )
 from snapshots import document, snapshot
+from ullage_router.core.breaker import Condition
 from ullage_router.core.fleet import fleet_of, hear
 
 BLOB = random.Random(5).randbytes(20_000_000)
@@ -220,7 +221,9 @@ async def test_a_status_comes_back_as_it_is_and_is_never_tried_again(status: int
     ):
         answer = await (await plane.client()).ask(request(body=b'{"stream": true}'))
         assert len(one.requests) + len(other.requests) == 1
-        assert all(r.aside_until_s == 0.0 for r in plane.router.fleet.replicas.values())
+        assert all(
+            r.breaker.condition is Condition.CLOSED for r in plane.router.fleet.replicas.values()
+        )
         assert not any(t.failures for t in plane.router.tallies.values())
     assert (answer.status, answer.reason, answer.body) == (status, b"Some Reason", body)
     assert answer.one(b"retry-after") == b"7"

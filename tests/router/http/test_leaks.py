@@ -15,7 +15,7 @@ from random import Random
 
 import pytest
 
-from data_plane import Plane, data_plane, eventually
+from data_plane import BY_LOAD, Plane, data_plane, eventually
 from raw_client import Client, CutError, request
 from scripted_backend import (
     LAST_CHUNK,
@@ -28,7 +28,8 @@ from scripted_backend import (
     refusing_url,
     response,
 )
-from ullage_router.config import Limits, Policy, RetryPolicy
+from ullage_router.config import Limits, RetryPolicy
+from ullage_router.core.breaker import BreakerPolicy
 from ullage_router.http.downstream import Downstream
 from ullage_router.http.exchange import Exchange
 from ullage_router.http.request import RequestReader
@@ -41,6 +42,8 @@ ENDS_WITHIN_S = 10.0
 GROWN_AT_MOST = 50
 """Objects of one type, over thousands of outcomes: none must stay for each."""
 GROWN_AT_MOST_BYTES = 40_000
+RULES = BY_LOAD._replace(breaker=BreakerPolicy(set_aside_s=0.0, max_ejected_share=0.0))
+"""Nobody is left out, whatever he does."""
 LIMITS = Limits(
     max_head_bytes=2048,
     max_body_bytes=10_000,
@@ -256,7 +259,7 @@ async def test_after_ten_thousand_outcomes_everything_is_back_where_it_began(
     rng = Random(11)
     urls = (refusing_url(), refusing_url(), refusing_url())
     ports = (int(urls[0].rpartition(":")[2]), int(urls[1].rpartition(":")[2]))
-    async with data_plane(*urls, limits=LIMITS, policy=Policy(set_aside_s=0.0)) as plane:
+    async with data_plane(*urls, limits=LIMITS, rules=RULES) as plane:
         plane.proxy.budget.policy = RetryPolicy(share=1.0, spare=1_000_000)
         await some(plane, ports, rng, AT_ONCE)  # What is made once, is made now.
         gc.collect()

@@ -6,21 +6,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ullage_router.http.message import Fields, Request
+from ullage_router.http.message import CACHE_KEY, NOTED, PRIORITY, Fields, Request
 from ullage_router.http.request import RequestReader
 
 MAX_HEAD, MAX_HEADERS, MAX_BODY = 4096, 100, 1000
 
 
-def reader() -> RequestReader:
+def reader(noted: frozenset[bytes] = NOTED) -> RequestReader:
     return RequestReader(
-        b"192.0.2.1", max_head_bytes=MAX_HEAD, max_headers=MAX_HEADERS, max_body_bytes=MAX_BODY
+        b"192.0.2.1",
+        max_head_bytes=MAX_HEAD,
+        max_headers=MAX_HEADERS,
+        max_body_bytes=MAX_BODY,
+        noted=noted,
     )
 
 
-def read(*pieces: bytes) -> tuple[list[Request], str | None]:
+def read(*pieces: bytes, noted: frozenset[bytes] = NOTED) -> tuple[list[Request], str | None]:
     """All requests in `pieces`, and the code of the refusal behind them."""
-    r = reader()
+    r = reader(noted)
     requests = [request for piece in pieces for request in r.feed(piece)]
     return requests, r.refusal.code if r.refusal else None
 
@@ -59,6 +63,66 @@ def test_a_request_comes_out_as_it_was_sent() -> None:
         keep_alive=True,
         client=b"192.0.2.1",
     )
+
+
+def test_what_choosing_goes_by_is_noted_and_passes_as_it_came() -> None:
+    lines = [b"X-Ullage-Cache-Key: a", b"x-b: 1", b"x-ullage-cache-key: b", b"X-ULLAGE-Priority: 5"]
+    (request,), refusal = read(post(*lines))
+    noted = {CACHE_KEY: [b"a", b"b"], PRIORITY: [b"5"]}
+    assert request.fields == Fields(lines, {b"host": [b"a"]} | noted)
+    assert request.fields.first(CACHE_KEY) == b"a"
+    assert refusal is None
+
+
+def test_another_field_is_noted_if_it_is_named() -> None:
+    lines = [b"X-Session-ID: s", b"X-Ullage-Cache-Key: a"]
+    (request,), _ = read(post(*lines), noted=frozenset({b"x-session-id"}))
+    assert request.fields == Fields(lines, {b"host": [b"a"], b"x-session-id": [b"s"]})
+
+
+@pytest.mark.parametrize("name", [b"x-request-id", b"host", b"connection", b"x-forwarded-for"])
+def test_to_note_what_is_withheld_does_not_let_it_pass(name: bytes) -> None:
+    lines = [] if name == b"host" else [name + b": a"]
+    (request,), _ = read(post(*lines), noted=frozenset({name}))
+    assert request.fields == Fields([], {b"host": [b"a"], name: [b"a"]})
+
+
+def test_what_is_for_this_connection_alone_is_neither_passed_nor_noted() -> None:
+    asked = post(
+        b"X-Ullage-Cache-Key: a", b"Connection: X-Ullage-Cache-Key", b"X-Ullage-Priority: 5"
+    )
+    (request,), _ = read(asked)
+    assert request.fields.kept == [b"X-Ullage-Priority: 5"]
+    assert request.fields.first(CACHE_KEY) is None
+    assert request.fields.first(PRIORITY) == b"5"
+
+
+def test_a_noted_field_counts_once() -> None:
+    others = [b"X: %d" % i for i in range(MAX_HEADERS - 2)]
+    fits = post(*others, b"X-Ullage-Priority: 5")
+    assert len(read(fits + fits)[0]) == 2
+    one_more = post(*others, *[b"X-Ullage-Priority: 5"] * 2)
+    assert read(one_more) == ([], "too_many_headers")
+    assert read(fits + one_more)[1] == "too_many_headers"
+    frame = len(b"/p") + len(b"Host: a\r\n") + len(b"X-Ullage-Cache-Key: \r\n")
+    assert len(read(post(b"X-Ullage-Cache-Key: " + b"x" * (MAX_HEAD - frame)))[0]) == 1
+    assert len(read(post(b"X-Ullage-Cache-Key: " + b"x" * (MAX_HEAD - frame + 1)))[0]) == 0
+
+
+def test_a_noted_trailer_is_dropped() -> None:
+    body = b"0\r\nX-Ullage-Priority: 5\r\n\r\n"
+    requests, refusal = read(post(b"Transfer-Encoding: chunked", body=body) + GET)
+    assert [r.fields.kept for r in requests] == [[], []]
+    assert [r.fields.first(PRIORITY) for r in requests] == [None, None]
+    assert refusal is None
+
+
+def test_past_a_wish_to_upgrade_a_noted_field_passes_once() -> None:
+    asking = H2C.replace(b"Content-Length", b"X-Ullage-Cache-Key: a\r\nContent-Length")
+    (request,), _ = read(asking)
+    assert request.fields.kept == [b"X-Ullage-Cache-Key: a"]
+    assert request.fields.values[CACHE_KEY] == [b"a"]
+    assert request.body == b"hello"
 
 
 @pytest.mark.parametrize("method", [b"GET", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"HEAD"])

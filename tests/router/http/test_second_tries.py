@@ -21,6 +21,7 @@ from scripted_backend import (
     silent,
 )
 from ullage_router.config import Limits
+from ullage_router.core.breaker import struck
 from ullage_router.core.policy import RetryPolicy
 
 ASK = request(body=b'{"prompt": "x"}')
@@ -63,7 +64,7 @@ async def test_a_replica_without_room_is_passed_over(no_room: bytes) -> None:
         assert (await ask_first(plane, full.url)).body == b"well"
         tally = plane.router.tallies[full.url]
         assert (tally.failures, sum(tally.responses.values())) == ({"full": 1}, 0)
-        assert plane.router.fleet.replicas[full.url].aside_until_s > plane.router.now_s()
+        assert struck(plane.router.fleet.replicas[full.url].breaker, plane.router.now_s())
         assert well.requests[-1].body == full.requests[0].body == b'{"prompt": "x"}'
 
 

@@ -1,0 +1,53 @@
+"""A decision told in numbers: every candidate that was looked at, and what it was judged by."""
+
+from typing import NamedTuple
+
+from ullage_router.core.decide import Decision
+
+
+class Candidate(NamedTuple):
+    """One that might have been chosen."""
+
+    replica: str
+    """Its id."""
+    score: float | None
+    """Capacity score of its snapshot, for this size of request; None: it was silent."""
+    trend: float
+    """What its weight counts of that, because it kept falling: 0.5..1."""
+    effective: float
+    """The score, less what this router had sent there since the snapshot."""
+    weight: float
+    """effective ^ exponent, less if it falls or returns from an ejection; 0: it has no room."""
+    odds: float
+    """Its part of all weights: its chance in a draw, where nothing else settled the matter."""
+    home: bool
+    """Was the request's key at home there?"""
+
+
+def candidates(decision: Decision) -> list[Candidate]:
+    """Those that were looked at, the likeliest first; empty where nobody could be chosen."""
+    look = decision.look
+    if look is None:
+        return []
+    total = sum(look.weights)
+    home = decision.known.home if decision.known else None
+    worth = {
+        seat.replica.key: (score, weight)
+        for seat, score, weight in zip(look.seats, look.scores, look.weights, strict=True)
+    }
+    rows = []
+    for seat in look.line_up.seats:
+        key = seat.replica.key
+        score, weight = worth.get(key) or (look.full[key], 0.0)
+        rows.append(
+            Candidate(
+                seat.replica.id,
+                seat.score,
+                seat.trend,
+                score,
+                weight,
+                weight / total if total else 0.0,
+                key == home,
+            )
+        )
+    return sorted(rows, key=lambda row: (-row.odds, row.replica))

@@ -1,0 +1,105 @@
+"""What the candidates of a line-up are worth by now, kept up with what this router has sent them.
+
+    unseen = headroom that this router's requests take now - what they took by the snapshot
+    score  = the snapshot's - unseen                    it must exceed the floor
+    weight = (the snapshot's · trend - unseen) ** exponent · share
+
+A falling one is weighed down, not refused: its trend is no part of its score. Requests that have
+ended since the snapshot count for nothing: others may have come from elsewhere. A silent candidate
+has no known room to lose, so it stays just above the floor. Where no sidecar speaks for any,
+score = 1 / (1 + requests in flight), and there is no floor.
+
+Rule: a change of one count costs one candidate's arithmetic, whatever the size of the fleet.
+"""
+
+from math import nextafter
+
+from ullage_router.core.inflight import InFlight
+from ullage_router.core.lineup import Basis, LineUp, Seat
+
+
+class Odds:
+    """The candidates that may be chosen now."""
+
+    __slots__ = (
+        "_floor",
+        "_load",
+        "_place",
+        "_seen",
+        "full",
+        "line_up",
+        "scores",
+        "seats",
+        "weights",
+    )
+
+    def __init__(self, line_up: LineUp, load: InFlight) -> None:
+        self.line_up = line_up
+        self._load = load
+        self._floor = line_up.floor if line_up.basis is Basis.SCORE else 0.0
+        self._judge_all()
+
+    _seen: int
+    seats: list[Seat]
+    """Those whose score is above the floor, in the order of their seeds."""
+    scores: list[float]
+    weights: list[float]
+    full: dict[str, float]
+    """The scores of the others, by key: this router has filled them."""
+
+    def catch_up(self) -> None:
+        """Take in what has been sent, and what has ended, since the last look."""
+        load = self._load
+        begin = self._seen - load.changes_before
+        if begin < 0 or len(load.changes) - begin > len(self.line_up.seats):
+            self._judge_all()
+            return
+        for key in load.changes[begin:]:
+            at = self.line_up.at.get(key)
+            if at is None:
+                continue
+            seat, place = self.line_up.seats[at], self._place.get(key)
+            score = self._score(seat)
+            if (place is None) is (score > self._floor):
+                self._judge_all()
+                return
+            if place is None:
+                self.full[key] = score
+            else:
+                self.scores[place] = score
+                self.weights[place] = self._weight(seat, score)
+        self._seen = load.changes_before + len(load.changes)
+
+    def place(self, key: str) -> int | None:
+        """Where a replica is among those that may be chosen. None: it has no room, or is out."""
+        return self._place.get(key)
+
+    def _judge_all(self) -> None:
+        self.seats, self.scores, self.weights, self.full = [], [], [], {}
+        self._place: dict[str, int] = {}
+        for seat in self.line_up.seats:
+            score = self._score(seat)
+            if score > self._floor:
+                self._place[seat.replica.key] = len(self.seats)
+                self.seats.append(seat)
+                self.scores.append(score)
+                self.weights.append(self._weight(seat, score))
+            else:
+                self.full[seat.replica.key] = score
+        self._seen = self._load.changes_before + len(self._load.changes)
+
+    def _weight(self, seat: Seat, score: float) -> float:
+        if seat.trend < 1.0:
+            score = max(0.0, score - seat.base * (1.0 - seat.trend))
+        return float(score**self.line_up.exponent) * seat.share
+
+    def _score(self, seat: Seat) -> float:
+        replica = seat.replica
+        key = replica.key
+        if self.line_up.basis is Basis.OWN_COUNTS:
+            return 1.0 / (1.0 + self._load.by_replica.get(key, 0))
+        since = self._load.taken.get(key, 0.0) - replica.taken_then
+        score = seat.base - max(0.0, since)
+        if seat.score is None:
+            return max(score, nextafter(self._floor, 1.0))
+        return max(0.0, score)

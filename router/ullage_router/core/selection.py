@@ -1,0 +1,207 @@
+"""Ways of choosing one among those that may be chosen.
+
+`weighted` is the mission's (R2): a draw at odds of
+
+    weight = score ** exponent
+
+The draw is random because the alternative, always the highest score, floods the emptiest replica
+for as long as the picture lasts, then the next. The square favours headroom, no more.
+
+A request with a cache key draws with dice that the key itself throws (weighted rendezvous hashing:
+the replica with the largest `weight / -ln hash(key, replica)`): the odds are the same, and every
+router and worker that sees about the same weights chooses the same, without talking. Among more
+than `MOST_AT_ONCE`, first a part of the ring of seeds is chosen so, by the sum of its weights, then
+one in it: the odds are still the same, for a small part of the hashing.
+
+Between two snapshots a burst would fall unevenly, as dice do. So a drawn replica that this router
+has sent anything since its snapshot is compared with the next ones drawn, `LOOKS` in all, and the
+one with the least of it for its weight is taken. Where there is nothing, the first one stands, and
+the odds are exact. (Two choices are known to even a burst out, and to be sound on stale pictures:
+Mitzenmacher. Four keep 64 over 8 equal replicas within 3 of each other.)
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from math import log
+from operator import attrgetter
+from random import Random
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from ullage_router.core.inflight import InFlight
+from ullage_router.core.lineup import Seat
+from ullage_router.core.policy import Way
+
+LOOKS: Final = 4
+MOST_AT_ONCE: Final = 64
+_PARTS: Final = 32
+
+
+class Field(NamedTuple):
+    """Those that may be chosen, in the order of their seeds; never empty."""
+
+    seats: Sequence[Seat]
+    scores: Sequence[float]
+    """What each is worth by now."""
+    weights: Sequence[float]
+    load: InFlight
+    by_counts: bool
+    """No sidecar speaks for any: the scores come from requests in flight."""
+
+    def only(self, places: Sequence[int]) -> "Field":
+        """The field without the others."""
+        return self._replace(
+            seats=[self.seats[i] for i in places],
+            scores=[self.scores[i] for i in places],
+            weights=[self.weights[i] for i in places],
+        )
+
+
+Choose = Callable[[Field, int | None, Random], int]
+"""Which of the field: its place. The key is the request's cache key, if it has one to place."""
+
+
+def weighted(field: Field, key: int | None, rng: Random) -> int:
+    """At odds of the weights; in a burst, evenly."""
+    weights = field.weights
+    if len(weights) == 1:
+        return 0
+    if key is not None:
+        return _by_key(field, key)
+    up_to = [*accumulate(weights)]
+    if not up_to[-1]:  # All have vanished: they are powers of what may be very small.
+        return _largest(field.scores)
+    first = _drawn(up_to, rng)
+    if not _unseen(field, first):
+        return first
+    return _evenly(field, [first, *(_drawn(up_to, rng) for _ in range(LOOKS - 1))])
+
+
+def highest(field: Field, key: int | None, rng: Random) -> int:
+    """The highest score. (An earlier rule of the mission; it floods.)"""
+    best = max(field.scores)
+    return _one_of([i for i, score in enumerate(field.scores) if score == best], field, key, rng)
+
+
+def two_choices(field: Field, key: int | None, rng: Random) -> int:
+    """Of two, the one with fewer requests from this router."""
+    if len(field.seats) == 1:
+        return 0
+    pair: Sequence[int]
+    if key is None:
+        pair = rng.sample(range(len(field.seats)), 2)
+    else:
+        pair = _largest_few(_chances(key, field.seats), 2)
+    count = field.load.by_replica
+    return min(pair, key=lambda i: count.get(field.seats[i].replica.key, 0))
+
+
+def least_in_flight(field: Field, key: int | None, rng: Random) -> int:
+    """The fewest requests from this router."""
+    counts = [field.load.by_replica.get(seat.replica.key, 0) for seat in field.seats]
+    least = min(counts)
+    return _one_of([i for i, count in enumerate(counts) if count == least], field, key, rng)
+
+
+def round_robin(field: Field, key: int | None, rng: Random) -> int:  # noqa: ARG001
+    """The next on the ring of seeds, whoever may be chosen just now."""
+    return _place_after(field.load.last_seed, field.seats)
+
+
+WAYS: Final[Mapping[Way, Choose]] = {
+    Way.WEIGHTED: weighted,
+    Way.HIGHEST: highest,
+    Way.TWO_CHOICES: two_choices,
+    Way.LEAST_IN_FLIGHT: least_in_flight,
+    Way.ROUND_ROBIN: round_robin,
+}
+
+_seed: Final = attrgetter("seed")
+
+
+def neighbours(key: int, seats: Sequence[Seat], count: int) -> list[int]:
+    """The places of those that follow a key on the ring of seeds."""
+    begin = _place_after(key, seats)
+    return [(begin + i) % len(seats) for i in range(min(count, len(seats)))]
+
+
+def _place_after(seed: int, seats: Sequence[Seat]) -> int:
+    return bisect_right(seats, seed, key=_seed) % len(seats)
+
+
+def _by_key(field: Field, key: int) -> int:
+    begin, end = 0, len(field.seats)
+    if end > MOST_AT_ONCE:
+        begin, end = _part(field, key)
+    weights = field.weights[begin:end]
+    chances = _chances(key, field.seats[begin:end])
+    ranks = [w / -log(chance) for w, chance in zip(weights, chances, strict=True)]
+    first = _largest(ranks)
+    if not ranks[first]:
+        return begin + _largest(field.scores[begin:end])
+    if not _unseen(field, begin + first):
+        return begin + first
+    return _evenly(field, [begin + i for i in _largest_few(ranks, LOOKS)])
+
+
+def _part(field: Field, key: int) -> tuple[int, int]:
+    """From where to where on the ring of seeds, for this key."""
+    seats, weights = field.seats, field.weights
+    bounds = [bisect_left(seats, part << 59, key=_seed) for part in range(_PARTS)]
+    bounds.append(len(seats))
+    ranks = [
+        sum(weights[bounds[part] : bounds[part + 1]]) / -log(_chance(key, part))
+        for part in range(_PARTS)
+    ]
+    best = _largest(ranks)
+    if not ranks[best]:
+        return 0, len(seats)
+    return bounds[best], bounds[best + 1]
+
+
+def _drawn(up_to: Sequence[float], rng: Random) -> int:
+    # Rounding may leave a crumb: then the last one.
+    return min(bisect_right(up_to, rng.random() * up_to[-1]), len(up_to) - 1)
+
+
+def _chances(key: int, seats: Sequence[Seat]) -> list[float]:
+    """For each replica, a number in (0, 1) that only the key and the replica make."""
+    word = key.to_bytes(8, "little")
+    return [((xxh3_64_intdigest(word, seat.seed) >> 12) + 0.5) * 2.0**-52 for seat in seats]
+
+
+def _chance(key: int, part: int) -> float:
+    return ((xxh3_64_intdigest(key.to_bytes(8, "little"), part) >> 12) + 0.5) * 2.0**-52
+
+
+def _unseen(field: Field, place: int) -> float:
+    """The headroom that this router's requests have taken there since the snapshot, if that is
+    not what they are weighed by anyway."""
+    return 0.0 if field.by_counts else field.seats[place].base - field.scores[place]
+
+
+def _evenly(field: Field, drawn: Sequence[int]) -> int:
+    """Of those drawn, the one with the least unseen for its weight; the first of equals."""
+    weights = field.weights
+    return min(drawn, key=lambda i: _unseen(field, i) / weights[i] if weights[i] else _NEVER)
+
+
+_NEVER: Final = float("inf")
+
+
+def _largest(numbers: Sequence[float]) -> int:
+    return max(range(len(numbers)), key=numbers.__getitem__)
+
+
+def _largest_few(numbers: Sequence[float], count: int) -> list[int]:
+    return sorted(range(len(numbers)), key=numbers.__getitem__, reverse=True)[:count]
+
+
+def _one_of(equals: Sequence[int], field: Field, key: int | None, rng: Random) -> int:
+    if len(equals) == 1:
+        return equals[0]
+    if key is None:
+        return equals[int(rng.random() * len(equals))]
+    return equals[_largest(_chances(key, [field.seats[i] for i in equals]))]
