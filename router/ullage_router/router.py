@@ -10,7 +10,15 @@ from typing import Final
 
 from ullage_router.core.affinity import Memory
 from ullage_router.core.ask import Ask
-from ullage_router.core.breaker import Condition, Event, after, own_failure, probe_due
+from ullage_router.core.breaker import (
+    CLOSED,
+    Breaker,
+    Condition,
+    Event,
+    after,
+    own_failure,
+    probe_due,
+)
 from ullage_router.core.decide import Decision, Need, choose
 from ullage_router.core.fleet import Fleet, Replica, with_breaker
 from ullage_router.core.inflight import Hold, InFlight, share_of
@@ -44,12 +52,6 @@ class Decided:
     """The client's, or the router's own."""
     prompt_tokens: int = 0
     """Estimated."""
-
-    @property
-    def candidates(self) -> int:
-        """How many there were, while they are remembered."""
-        look = self.decision.look
-        return 0 if look is None else len(look.line_up.seats)
 
 
 class Router:
@@ -121,6 +123,9 @@ class Router:
                     self._forget(key)
             for key in self.leaving.keys() & fleet.replicas.keys():
                 del self.leaving[key]
+        for key, before in self._fleet.replicas.items():
+            if before.breaker is not CLOSED and key in fleet.replicas:
+                self._say_condition(fleet.replicas[key], before.breaker)
         self._fleet = fleet
 
     def noted_s(self) -> float:
@@ -134,7 +139,8 @@ class Router:
         fleet, model = self._fleet, None
         if fleet.mixed and ask.model is not None:  # Clients make up names: all of them are one.
             model = ask.model if ask.model in fleet.served else ""
-        return Need(model, class_of(self.prompt_tokens(ask)), ask.keys)
+        tokens = self.prompt_tokens(ask)
+        return Need(model, class_of(tokens), ask.keys, tokens)
 
     def prompt_tokens(self, ask: Ask) -> int:
         """About how many tokens the prompt has."""
@@ -154,7 +160,7 @@ class Router:
                 waiting,
                 bool(tried),
                 request_id,
-                self.prompt_tokens(ask),
+                need.prompt_tokens,
             )
         )
         if replica is None:
@@ -171,10 +177,12 @@ class Router:
         """Of a large fleet, only the latest decisions keep their candidates' numbers."""
         self.recent.append(decided)
         self._told.append(decided)
-        self._numbers += decided.candidates
-        while self._numbers > _MOST_NUMBERS or len(self._told) > _REMEMBERED:
+        self._numbers += _candidates(decided.decision)
+        if len(self._told) > _REMEMBERED:
+            self._numbers -= _candidates(self._told.popleft().decision)
+        while self._numbers > _MOST_NUMBERS:
             oldest = self._told.popleft()
-            self._numbers -= oldest.candidates
+            self._numbers -= _candidates(oldest.decision)
             oldest.decision = oldest.decision._replace(look=None)
 
     def explain(self, ask: Ask) -> Decision:
@@ -190,7 +198,7 @@ class Router:
             odds = Odds(candidates, self.in_flight)
         else:
             odds = self.odds(need.model, need.size)
-        return choose(odds, need.keys, now_s, rng, self._rules, self.in_flight, self.memory)
+        return choose(odds, need.keys, now_s, rng, self._rules, self.memory)
 
     def odds(self, model: str | None = None, size: RequestClass = RequestClass.MIXED) -> Odds:
         """The candidates for such requests, as they stand now."""
@@ -240,7 +248,10 @@ class Router:
         if replica.key in self._failing:
             self._failing.remove(replica.key)
             _log.info(line("replica_answers", replica=replica.id))
-        if status != _NO_ROOM:  # Then it has been told of as full.
+        known = self._fleet.replicas.get(replica.key)
+        if known is None or status == _NO_ROOM:  # Then it has been told of as full.
+            return
+        if known.breaker is not CLOSED or own_failure(status):
             event = Event.ERRED if own_failure(status) else Event.ANSWERED
             self._hold_against(replica.key, event)
 
@@ -262,13 +273,18 @@ class Router:
         now = after(before, event, self.now_s(), self._rules.breaker)
         if now is before:
             return
-        if now.condition is not before.condition:
-            if now.condition is Condition.EJECTED:
-                self.tally(replica).ejections += 1
-                _log.warning(line("replica_ejected", replica=replica.id, failures=now.failures))
-            elif before.condition is Condition.EJECTED:
-                _log.info(line("replica_returns", replica=replica.id))
         self._fleet = with_breaker(self._fleet, key, now)
+        self._say_condition(self._fleet.replicas[key], before)
+
+    def _say_condition(self, replica: Replica, before: Breaker) -> None:
+        now = replica.breaker
+        if now.condition is before.condition:
+            return
+        if now.condition is Condition.EJECTED:
+            self.tally(replica).ejections += 1
+            _log.warning(line("replica_ejected", replica=replica.id, failures=now.failures))
+        elif before.condition is Condition.EJECTED:
+            _log.info(line("replica_returns", replica=replica.id))
 
     def see_off(self) -> None:
         """Forget those that have left and have finished."""
@@ -288,3 +304,8 @@ class Router:
             if replica.key in self._fleet.replicas or replica.key in self.leaving:
                 self.tallies[replica.key] = tally
         return tally
+
+
+def _candidates(decision: Decision) -> int:
+    """How many are told of, while it is remembered."""
+    return 0 if decision.look is None else len(decision.look.line_up.seats)

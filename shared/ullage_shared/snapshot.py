@@ -51,6 +51,8 @@ LONG_FROM_TOKENS: Final = 8_192
 class RequestClass(StrEnum):
     """What a request asks for most of: a long prompt needs blocks, a short one a sequence slot."""
 
+    __hash__ = str.__hash__  # Enum's own is written in Python, and a router asks at each request.
+
     SHORT = "short"
     MIXED = "mixed"
     LONG = "long"

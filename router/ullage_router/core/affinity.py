@@ -10,7 +10,7 @@ known says where it goes, by the score of that key's replica, its home:
     gone                       the key moves at once (dead, draining, warming, ejected, removed)
 
 A key that comes more than `hot_per_s` times a second would pin one replica: it has as many homes as
-its rate needs, ⌈rate / hot_per_s⌉: the first, and those that the key prefers by rendezvous hashing.
+its rate needs, ⌈rate / hot_per_s⌉: the first, and those that follow the key on the ring of seeds.
 In a chain only the hot level gives way: what is behind it has a home of its own.
 
 A conversation's turns each begin with the one before. So what is behind a *leaf* (the whole of an
@@ -121,18 +121,16 @@ class Memory:
     def _count(self, keys: Sequence[int], level: int, now_s: float) -> None:
         """One more of the known key, and of the shortest two: those that many may share."""
         table = self._placed
-        for shared in {0, min(1, level), level}:
-            placed = table.get(keys[shared])
+        for key in {keys[0], keys[min(1, level)], keys[level]}:
+            placed = table.get(key)
             if placed is not None:
                 placed.count = placed.rate_per_s(now_s) * RATE_S + 1.0
                 placed.at_s = now_s
-                table.move_to_end(keys[shared])
-
-    def hot(self, hot_per_s: float, now_s: float) -> int:
-        """How many keys are hot. Looks at all of them: for an operator's page only."""
-        return sum(p.rate_per_s(now_s) > hot_per_s for p in self._placed.values())
+                table.move_to_end(key)
 
 
 def homes_for(placed: Placed, hot_per_s: float, now_s: float) -> int:
     """How many replicas a key needs: one, unless it is hot."""
+    if placed.count <= hot_per_s * RATE_S:  # It has decayed since, if anything.
+        return 1
     return max(1, ceil(min(placed.rate_per_s(now_s) / hot_per_s, _MOST_HOMES)))

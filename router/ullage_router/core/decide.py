@@ -11,13 +11,15 @@ for the router to do.
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from random import Random
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from ullage_router.core.affinity import Known, Memory, Move, homes_for
 from ullage_router.core.fleet import Fleet, Replica
 from ullage_router.core.inflight import InFlight
-from ullage_router.core.lineup import Basis, LineUp, Seat, line_up
+from ullage_router.core.lineup import Basis, LineUp, line_up
 from ullage_router.core.odds import Odds
+from ullage_router.core.policy import Way
 from ullage_router.core.rules import Rules
 from ullage_router.core.selection import WAYS, Field, neighbours
 from ullage_shared.snapshot import RequestClass
@@ -52,6 +54,10 @@ class Why(StrEnum):
     """Refused: no replica is serving."""
 
 
+_WHY: Final = {basis: Why(basis) for basis in Basis}
+_NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
+
+
 class Need(NamedTuple):
     """What choosing needs to know of a request."""
 
@@ -60,19 +66,18 @@ class Need(NamedTuple):
     size: RequestClass = RequestClass.MIXED
     keys: tuple[int, ...] = ()
     """Its cache keys, of 64 bits, the shortest beginning first."""
+    prompt_tokens: int = 0
+    """Estimated."""
 
 
 class Look(NamedTuple):
     """What was looked at, so that it can be told."""
 
     line_up: LineUp
-    seats: tuple[Seat, ...]
-    """Those that could be chosen."""
     scores: tuple[float, ...]
-    """What each was worth by then."""
-    weights: tuple[float, ...]
+    """What each that could be chosen was worth by then, in the order of the line-up."""
     full: Mapping[str, float]
-    """The scores of those whom this router had filled, by key."""
+    """The same of those whom this router had filled, by key."""
 
 
 class Decision(NamedTuple):
@@ -100,7 +105,7 @@ def decide(
 ) -> Decision:
     """Choose among all replicas but the keys in `tried`. Total: every input has its answer."""
     candidates = line_up(fleet, need.model, need.size, now_s, rules, tried)
-    return choose(Odds(candidates, load), need.keys, now_s, rng, rules, load, memory)
+    return choose(Odds(candidates, load), need.keys, now_s, rng, rules, memory)
 
 
 def choose(
@@ -109,32 +114,25 @@ def choose(
     now_s: float,
     rng: Random,
     rules: Rules,
-    load: InFlight,
     memory: Memory,
 ) -> Decision:
     """Choose one of those that `odds` has, for a request with these keys."""
     lined_up = odds.line_up
-    look = Look(
-        lined_up,
-        tuple(odds.seats),
-        tuple(odds.scores),
-        tuple(odds.weights),
-        dict(odds.full) if odds.full else {},
-    )
+    look = Look(lined_up, tuple(odds.scores), dict(odds.full) if odds.full else _NOTHING)
     if not odds.seats:
-        why = Why.FULL if lined_up.seats else Why(lined_up.basis)
+        why = Why.FULL if lined_up.seats else _WHY[lined_up.basis]
         return Decision(None, why, look=look)
-    by_counts = lined_up.basis is Basis.OWN_COUNTS
-    field = Field(odds.seats, odds.scores, odds.weights, load, by_counts)
-    known = None
+    field, known = odds.field, None
+    if odds.returning and rules.choose.way is not Way.WEIGHTED:  # Which has it in its weights.
+        field = _thinned(field, rng)
     if not keys or not rules.affinity.enabled:
-        turn = Turn(Why(lined_up.basis), field)
+        turn = Turn(_WHY[lined_up.basis], field)
     elif (known := memory.find(keys)) is None:
         turn = Turn(Why.NEW_KEY, field, key=keys[0])
     elif (homes := homes_for(known.placed, rules.hot_per_s, now_s)) > 1:
-        turn = _spread(known, keys, field, homes, rules)
+        turn = _spread(known, keys, odds, homes, rules)
     else:
-        turn = _at_home(known, keys, field, odds, now_s, rng, rules)
+        turn = _at_home(known, keys, odds, now_s, rng, rules)
     seat = turn.field.seats[WAYS[rules.choose.way](turn.field, turn.key, rng)]
     return Decision(seat.replica, turn.why, seat.score, known, turn.move, look)
 
@@ -152,21 +150,20 @@ class Turn(NamedTuple):
 def _at_home(
     known: Known,
     keys: Sequence[int],
-    field: Field,
     odds: Odds,
     now_s: float,
     rng: Random,
     rules: Rules,
 ) -> Turn:
     """The three tiers. Where nobody else has room, a home that has some keeps the request."""
+    field = odds.field
     home, moved_s = known.home, known.placed.moved_s
     at = odds.place(home)
     if at is not None and (len(field.seats) == 1 or _stays(field, at, rng, rules)):
-        return Turn(Why.AFFINITY, field.only([at]))
+        return Turn(Why.AFFINITY, field.one(at))
     key = keys[min(known.level + 1, len(keys) - 1)]
     if at is not None:
-        others = [i for i in range(len(field.seats)) if i != at]
-        return Turn(Why.KEY_SPILLED, field.only(others), Move.SPILL, key)
+        return Turn(Why.KEY_SPILLED, field.without(at), Move.SPILL, key)
     here = home in odds.line_up.at or home in odds.line_up.busy
     if here and 0.0 <= now_s - moved_s < rules.affinity.dwell_s:
         return Turn(Why.KEY_SPILLED, field, Move.SPILL, key)
@@ -174,8 +171,11 @@ def _at_home(
 
 
 def _stays(field: Field, at: int, rng: Random, rules: Rules) -> bool:
-    """Above `stay_above`, or by chance. By own counts, the home's is held against the least."""
-    score = field.scores[at]
+    """Above `stay_above`, or by chance. By own counts, the home's is held against the least. One
+    that returns from an ejection keeps its part."""
+    score, share = field.scores[at], field.seats[at].share
+    if share < 1.0 and rng.random() >= share:
+        return False
     if field.by_counts:
         score = (_SLACK + 1.0 / max(field.scores)) / (_SLACK + 1.0 / score)
     if score > rules.affinity.stay_above:
@@ -183,12 +183,18 @@ def _stays(field: Field, at: int, rng: Random, rules: Rules) -> bool:
     return rng.random() < rules.affinity.stay_chance
 
 
-def _spread(known: Known, keys: Sequence[int], field: Field, homes: int, rules: Rules) -> Turn:
+def _thinned(field: Field, rng: Random) -> Field:
+    """Leave those out that return from an ejection, as often as they lack of their share."""
+    kept = [i for i, s in enumerate(field.seats) if s.share >= 1.0 or rng.random() < s.share]
+    return field.only(kept) if kept else field
+
+
+def _spread(known: Known, keys: Sequence[int], odds: Odds, homes: int, rules: Rules) -> Turn:
     """A hot key is at home at its first home, and at those that follow it on the ring; of these,
     the ones with room to stay. None has: anywhere."""
-    level, home = known.level, known.home
+    field, level = odds.field, known.level
     theirs = neighbours(keys[level], field.seats, homes)
-    first = next((i for i, seat in enumerate(field.seats) if seat.replica.key == home), None)
+    first = odds.place(known.home)
     if first is not None and first not in theirs:
         theirs = [first, *theirs[:-1]]
     stay_above = 0.0 if field.by_counts else rules.affinity.stay_above

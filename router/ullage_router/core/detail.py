@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from ullage_router.core.decide import Decision
+from ullage_router.core.odds import weight_of
 
 
 class Candidate(NamedTuple):
@@ -29,25 +30,17 @@ def candidates(decision: Decision) -> list[Candidate]:
     look = decision.look
     if look is None:
         return []
-    total = sum(look.weights)
     home = decision.known.home if decision.known else None
-    worth = {
-        seat.replica.key: (score, weight)
-        for seat, score, weight in zip(look.seats, look.scores, look.weights, strict=True)
-    }
+    able = iter(look.scores)
     rows = []
     for seat in look.line_up.seats:
-        key = seat.replica.key
-        score, weight = worth.get(key) or (look.full[key], 0.0)
-        rows.append(
-            Candidate(
-                seat.replica.id,
-                seat.score,
-                seat.trend,
-                score,
-                weight,
-                weight / total if total else 0.0,
-                key == home,
-            )
-        )
-    return sorted(rows, key=lambda row: (-row.odds, row.replica))
+        key, weight = seat.replica.key, 0.0
+        score = look.full.get(key)
+        if score is None:
+            score = next(able)
+            weight = weight_of(seat, score, look.line_up.exponent)
+        name = seat.replica.id
+        rows.append(Candidate(name, seat.score, seat.trend, score, weight, 0.0, key == home))
+    total = sum(row.weight for row in rows)
+    told = [row._replace(odds=row.weight / total if total else 0.0) for row in rows]
+    return sorted(told, key=lambda row: (-row.odds, row.replica))

@@ -16,6 +16,7 @@ from math import nextafter
 
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import Basis, LineUp, Seat
+from ullage_router.core.selection import MOST_AT_ONCE, Field, bounds_of
 
 
 class Odds:
@@ -26,8 +27,10 @@ class Odds:
         "_load",
         "_place",
         "_seen",
+        "field",
         "full",
         "line_up",
+        "returning",
         "scores",
         "seats",
         "weights",
@@ -44,6 +47,8 @@ class Odds:
     """Those whose score is above the floor, in the order of their seeds."""
     scores: list[float]
     weights: list[float]
+    field: Field
+    """The same, for those who choose."""
     full: dict[str, float]
     """The scores of the others, by key: this router has filled them."""
 
@@ -67,7 +72,7 @@ class Odds:
                 self.full[key] = score
             else:
                 self.scores[place] = score
-                self.weights[place] = self._weight(seat, score)
+                self.weights[place] = weight_of(seat, score, self.line_up.exponent)
         self._seen = load.changes_before + len(load.changes)
 
     def place(self, key: str) -> int | None:
@@ -83,23 +88,27 @@ class Odds:
                 self._place[seat.replica.key] = len(self.seats)
                 self.seats.append(seat)
                 self.scores.append(score)
-                self.weights.append(self._weight(seat, score))
+                self.weights.append(weight_of(seat, score, self.line_up.exponent))
             else:
                 self.full[seat.replica.key] = score
         self._seen = self._load.changes_before + len(self._load.changes)
-
-    def _weight(self, seat: Seat, score: float) -> float:
-        if seat.trend < 1.0:
-            score = max(0.0, score - seat.base * (1.0 - seat.trend))
-        return float(score**self.line_up.exponent) * seat.share
+        self.returning = any(seat.share < 1.0 for seat in self.seats)
+        by_counts = self.line_up.basis is Basis.OWN_COUNTS
+        bounds = bounds_of(self.seats) if len(self.seats) > MOST_AT_ONCE else ()
+        self.field = Field(self.seats, self.scores, self.weights, self._load, by_counts, bounds)
 
     def _score(self, seat: Seat) -> float:
         replica = seat.replica
-        key = replica.key
         if self.line_up.basis is Basis.OWN_COUNTS:
-            return 1.0 / (1.0 + self._load.by_replica.get(key, 0))
-        since = self._load.taken.get(key, 0.0) - replica.taken_then
-        score = seat.base - max(0.0, since)
-        if seat.score is None:
-            return max(score, nextafter(self._floor, 1.0))
-        return max(0.0, score)
+            return 1.0 / (1.0 + self._load.by_replica.get(replica.key, 0))
+        unseen = self._load.taken.get(replica.key, 0.0) - replica.taken_then
+        score = seat.base if unseen <= 0.0 else seat.base - unseen
+        least = 0.0 if seat.score is not None else nextafter(self._floor, 1.0)
+        return score if score > least else least
+
+
+def weight_of(seat: Seat, score: float, exponent: float) -> float:
+    """At what odds a candidate of this score is drawn."""
+    if seat.trend < 1.0:
+        score = max(0.0, score - seat.base * (1.0 - seat.trend))
+    return float(score**exponent) * seat.share

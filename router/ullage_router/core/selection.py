@@ -22,7 +22,7 @@ Mitzenmacher. Four keep 64 over 8 equal replicas within 3 of each other.)
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise, repeat
 from math import log
 from operator import attrgetter
 from random import Random
@@ -37,6 +37,8 @@ from ullage_router.core.policy import Way
 LOOKS: Final = 4
 MOST_AT_ONCE: Final = 64
 _PARTS: Final = 32
+_LN_ALL: Final = 64 * log(2) + 1e-9
+"""Of as many hashes as there are: so that no `-ln` of a hash's part of them is 0."""
 
 
 class Field(NamedTuple):
@@ -49,14 +51,31 @@ class Field(NamedTuple):
     load: InFlight
     by_counts: bool
     """No sidecar speaks for any: the scores come from requests in flight."""
+    bounds: Sequence[int] = ()
+    """Of the parts of the ring of seeds, if they have been found."""
 
     def only(self, places: Sequence[int]) -> "Field":
         """The field without the others."""
-        return self._replace(
-            seats=[self.seats[i] for i in places],
-            scores=[self.scores[i] for i in places],
-            weights=[self.weights[i] for i in places],
+        return Field(
+            [self.seats[i] for i in places],
+            [self.scores[i] for i in places],
+            [self.weights[i] for i in places],
+            self.load,
+            self.by_counts,
         )
+
+    def one(self, place: int) -> "Field":
+        """The field without all others."""
+        part = slice(place, place + 1)
+        return Field(
+            self.seats[part], self.scores[part], self.weights[part], self.load, self.by_counts
+        )
+
+    def without(self, place: int) -> "Field":
+        """The field without one."""
+        seats, scores, weights = [*self.seats], [*self.scores], [*self.weights]
+        del seats[place], scores[place], weights[place]
+        return Field(seats, scores, weights, self.load, self.by_counts)
 
 
 Choose = Callable[[Field, int | None, Random], int]
@@ -132,16 +151,15 @@ def _place_after(seed: int, seats: Sequence[Seat]) -> int:
 
 
 def _by_key(field: Field, key: int) -> int:
-    begin, end = 0, len(field.seats)
-    if end > MOST_AT_ONCE:
+    seats, weights, begin = field.seats, field.weights, 0
+    if len(seats) > MOST_AT_ONCE:
         begin, end = _part(field, key)
-    weights = field.weights[begin:end]
-    chances = _chances(key, field.seats[begin:end])
-    ranks = [w / -log(chance) for w, chance in zip(weights, chances, strict=True)]
-    first = _largest(ranks)
+        seats, weights = seats[begin:end], weights[begin:end]
+    ranks = _ranks(key, [seat.seed for seat in seats], weights)
+    first = ranks.index(max(ranks))
     if not ranks[first]:
-        return begin + _largest(field.scores[begin:end])
-    if not _unseen(field, begin + first):
+        return begin + _largest(field.scores[begin : begin + len(seats)])
+    if len(ranks) == 1 or not _unseen(field, begin + first):
         return begin + first
     return _evenly(field, [begin + i for i in _largest_few(ranks, LOOKS)])
 
@@ -149,16 +167,25 @@ def _by_key(field: Field, key: int) -> int:
 def _part(field: Field, key: int) -> tuple[int, int]:
     """From where to where on the ring of seeds, for this key."""
     seats, weights = field.seats, field.weights
-    bounds = [bisect_left(seats, part << 59, key=_seed) for part in range(_PARTS)]
-    bounds.append(len(seats))
-    ranks = [
-        sum(weights[bounds[part] : bounds[part + 1]]) / -log(_chance(key, part))
-        for part in range(_PARTS)
-    ]
-    best = _largest(ranks)
+    bounds = field.bounds or bounds_of(seats)
+    sums = [sum(weights[begin:end]) for begin, end in pairwise(bounds)]
+    ranks = _ranks(key, range(_PARTS), sums)
+    best = ranks.index(max(ranks))
     if not ranks[best]:
         return 0, len(seats)
     return bounds[best], bounds[best + 1]
+
+
+def bounds_of(seats: Sequence[Seat]) -> list[int]:
+    """Where the parts of the ring of seeds begin, and where the last one ends."""
+    begins = [bisect_left(seats, part << 59, key=_seed) for part in range(_PARTS)]
+    return [*begins, len(seats)]
+
+
+def _ranks(key: int, seeds: Sequence[int], weights: Sequence[float]) -> list[float]:
+    """Weighted rendezvous hashing: the largest wins."""
+    hashes = map(xxh3_64_intdigest, repeat(key.to_bytes(8, "little")), seeds)
+    return [w / (_LN_ALL - log(x + 1)) for w, x in zip(weights, hashes, strict=True)]
 
 
 def _drawn(up_to: Sequence[float], rng: Random) -> int:
@@ -166,14 +193,10 @@ def _drawn(up_to: Sequence[float], rng: Random) -> int:
     return min(bisect_right(up_to, rng.random() * up_to[-1]), len(up_to) - 1)
 
 
-def _chances(key: int, seats: Sequence[Seat]) -> list[float]:
-    """For each replica, a number in (0, 1) that only the key and the replica make."""
+def _chances(key: int, seats: Sequence[Seat]) -> list[int]:
+    """For each replica, a number that only the key and the replica make."""
     word = key.to_bytes(8, "little")
-    return [((xxh3_64_intdigest(word, seat.seed) >> 12) + 0.5) * 2.0**-52 for seat in seats]
-
-
-def _chance(key: int, part: int) -> float:
-    return ((xxh3_64_intdigest(key.to_bytes(8, "little"), part) >> 12) + 0.5) * 2.0**-52
+    return [xxh3_64_intdigest(word, seat.seed) for seat in seats]
 
 
 def _unseen(field: Field, place: int) -> float:

@@ -630,15 +630,6 @@ def test_a_smaller_cap_holds_from_the_next_new_key_on() -> None:
     assert memory.find((5,)) is not None
 
 
-def test_hot_keys_are_counted_for_an_operator() -> None:
-    memory = Memory(10)
-    for key, count in ((1, 500), (2, 10)):
-        for _ in range(count):
-            memory.keep((key,), memory.find((key,)), A, Move.STAY, 0.0)
-    assert memory.hot(50.0, 0.0) == 1
-    assert memory.hot(50.0, 60.0) == 0
-
-
 @settings(deadline=None, max_examples=100)
 @given(
     st.integers(1, 8),

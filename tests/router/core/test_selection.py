@@ -64,7 +64,7 @@ def drawn(
     counts = Counter(dict.fromkeys(fleet.replicas, 0))
     for _ in range(draws):
         keys = key_of(rng, keyed=keyed)
-        decision = choose(odds, keys, 0.0, rng, rules, load, Memory(1))
+        decision = choose(odds, keys, 0.0, rng, rules, Memory(1))
         assert decision.replica is not None
         load.last_seed = seed_of(decision.replica.key)
         counts[decision.replica.key] += 1
@@ -241,7 +241,7 @@ def burst(seed: int, *, keyed: bool, seqs: int, heard_amid: int = 0) -> int:
             odds = odds_of(fleet, rules, load, 0.1)
         keys = key_of(rng, keyed=keyed)
         odds.catch_up()
-        decision = choose(odds, keys, 0.1, rng, rules, load, memory)
+        decision = choose(odds, keys, 0.1, rng, rules, memory)
         replica = decision.replica
         assert replica is not None
         load.hold(replica.key, share_of(replica.snapshot, 100))
@@ -292,9 +292,7 @@ def steady(new: str, *, joins: bool, seed: int) -> int:
             url = urls[sent // 12 % REPLICAS]
             if not (joins and url == new):
                 fleet = heard(fleet, url, 0.8, 256, now_s, load)
-        decision = choose(
-            odds_of(fleet, rules, load, now_s), (), now_s, rng, rules, load, Memory(1)
-        )
+        decision = choose(odds_of(fleet, rules, load, now_s), (), now_s, rng, rules, Memory(1))
         assert decision.replica is not None
         held.append(load.hold(decision.replica.key, share_of(decision.replica.snapshot, 100)))
         if len(held) > 16:
@@ -320,7 +318,7 @@ def placed(scores: Mapping[str, float], *, seed: int) -> list[str]:
     homes = []
     for _ in range(KEYS):
         key = keys.getrandbits(64)
-        decision = choose(odds, (key,), 0.0, dice, Rules(), InFlight(), Memory(1))
+        decision = choose(odds, (key,), 0.0, dice, Rules(), Memory(1))
         assert decision.replica is not None
         assert decision.why is Why.NEW_KEY
         homes.append(decision.replica.key)
@@ -404,7 +402,7 @@ def turns(fleets: Sequence[Fleet]) -> list[str]:
     """Where a request goes in each of these fleets, one after the other."""
     load, rules, order = InFlight(), rules_for(Way.ROUND_ROBIN), []
     for fleet in fleets:
-        replica = choose(odds_of(fleet, rules), (), 0.0, Random(1), rules, load, Memory(1)).replica
+        replica = choose(odds_of(fleet, rules, load), (), 0.0, Random(1), rules, Memory(1)).replica
         assert replica is not None
         load.last_seed = seed_of(replica.key)
         order.append(replica.key)
