@@ -34,6 +34,8 @@ from ullage_router.explain import decisions_page, explained
 from ullage_router.router import Router
 from ullage_shared.snapshot import Snapshot, State
 
+pytestmark = pytest.mark.slow
+
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 CACHE_KEY, PRIORITY = b"x-ullage-cache-key", b"x-ullage-priority"
 SIDECAR = "http://sidecar:9400"

@@ -24,6 +24,8 @@ from scripted_backend import (
 )
 from ullage_router.probe import MOST, Prober
 
+pytestmark = pytest.mark.slow
+
 LOOK_S = 0.005
 
 

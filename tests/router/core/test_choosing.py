@@ -19,6 +19,8 @@ from ullage_router.core.policy import AffinityPolicy, Policy, Way
 from ullage_router.core.rules import Rules
 from ullage_shared.snapshot import RequestClass, Scores, State
 
+pytestmark = pytest.mark.slow
+
 URLS = [f"http://r{i}:8000" for i in range(6)]
 RATIOS = st.one_of(st.floats(0.0, 1.0), st.sampled_from([0.0, 0.15, 0.3, 0.9, 1.0]))
 SCORES = st.one_of(st.none(), RATIOS)

@@ -26,6 +26,8 @@ from ullage_router.core.rules import Rules
 from ullage_router.core.selection import WAYS, Field, neighbours, weighted
 from ullage_shared.snapshot import RequestClass
 
+pytestmark = pytest.mark.slow
+
 SIDECAR = "http://sidecar:9400"
 A, B, C = (f"http://{name}:8000" for name in "abc")
 EVERY_WAY = pytest.mark.parametrize("way", list(Way))
@@ -147,7 +149,6 @@ def test_every_way_reaches_all_and_lets_equal_replicas_share_equally(
     assert chi_square_sigmas(counts) <= 4.0
 
 
-@pytest.mark.slow
 @KEYED
 def test_a_large_cluster_shares_as_equally_as_a_small_one(keyed: bool) -> None:
     counts = drawn(fleet_with(dict.fromkeys(names(300), 0.6)), 15_000, keyed=keyed)
@@ -258,7 +259,6 @@ def test_a_burst_over_equal_replicas_spreads_evenly(keyed: bool) -> None:
     assert max(spreads) <= WITHIN
 
 
-@pytest.mark.slow
 @KEYED
 @pytest.mark.parametrize("seqs", [16, 256])
 def test_of_a_thousand_bursts_nearly_all_spread_evenly(keyed: bool, seqs: int) -> None:

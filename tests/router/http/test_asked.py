@@ -31,6 +31,8 @@ from ullage_router.config import Config
 from ullage_router.core.policy import AffinityPolicy
 from ullage_router.core.rules import Rules
 
+pytestmark = pytest.mark.slow
+
 HELLO = answering(response(b"hello"))
 CACHE_KEY, PRIORITY, SESSION = b"x-ullage-cache-key", b"x-ullage-priority", b"x-session-id"
 CHAT = b"/v1/chat/completions"

@@ -36,6 +36,8 @@ from ullage_router.core.policy import AffinityPolicy
 from ullage_router.core.rules import Rules
 from ullage_router.probe import Prober
 
+pytestmark = pytest.mark.slow
+
 WELL = answering(response(b"well"))
 ERRS = answering(response(b"{}", 500, b"Broken"))
 ASK = request(body=b"{}")

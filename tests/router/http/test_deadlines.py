@@ -11,6 +11,8 @@ from scripted_backend import LAST_CHUNK, Backend, Call, answering, chunk, chunke
 from ullage_router.config import Limits
 from ullage_shared.address import Address
 
+pytestmark = pytest.mark.slow
+
 ASK = request(body=b"hello")
 WELL = answering(response(b"well"))
 SHORT = Limits(head_timeout_s=0.1, body_timeout_s=0.1, idle_client_s=0.1)

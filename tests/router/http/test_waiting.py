@@ -27,6 +27,8 @@ from ullage_router.http.errors import NoRoom, Refusal
 from ullage_router.http.exchange import Exchange
 from ullage_router.waiting import LOOK_EVERY_S, WaitingRoom
 
+pytestmark = pytest.mark.slow
+
 LOOK_S = LOOK_EVERY_S + 0.001
 
 
@@ -492,7 +494,6 @@ async def test_nobody_having_room_is_a_503_that_says_when_to_come_back() -> None
         assert room.refused == {NoRoom.FULL_QUEUE: 1, NoRoom.WAITED: 5}
 
 
-@pytest.mark.slow
 async def test_by_default_it_is_refused_within_two_point_one_seconds() -> None:
     async with Backend(WELL) as backend, data_plane(fleet=full(backend)) as plane:
         plane.proxy.configure(Config())
