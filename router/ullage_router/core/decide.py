@@ -123,8 +123,6 @@ def choose(
         why = Why.FULL if lined_up.seats else _WHY[lined_up.basis]
         return Decision(None, why, look=look)
     field, known = odds.field, None
-    if odds.returning and rules.choose.way is not Way.WEIGHTED:  # Which has it in its weights.
-        field = _thinned(field, rng)
     if not keys or not rules.affinity.enabled:
         turn = Turn(_WHY[lined_up.basis], field)
     elif (known := memory.find(keys)) is None:
@@ -133,7 +131,10 @@ def choose(
         turn = _spread(known, keys, odds, homes, rules)
     else:
         turn = _at_home(known, keys, odds, now_s, rng, rules)
-    seat = turn.field.seats[WAYS[rules.choose.way](turn.field, turn.key, rng)]
+    field, way = turn.field, rules.choose.way
+    if odds.returning and way is not Way.WEIGHTED:  # Whose weights count with it.
+        field = _thinned(field, rng)
+    seat = field.seats[WAYS[way](field, turn.key, rng)]
     return Decision(seat.replica, turn.why, seat.score, known, turn.move, look)
 
 

@@ -1,6 +1,8 @@
 """Choosing as a whole: whatever the state of fleet, load, memory and rules, it decides soundly."""
 
+from collections import Counter
 from collections.abc import Sequence
+from math import sqrt
 from random import Random
 
 import pytest
@@ -9,12 +11,12 @@ from hypothesis import strategies as st
 
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core.affinity import Memory, Move
-from ullage_router.core.breaker import BreakerPolicy, Event, after
+from ullage_router.core.breaker import Breaker, BreakerPolicy, Condition, Event, after
 from ullage_router.core.decide import Decision, Need, Why, decide
 from ullage_router.core.detail import candidates
 from ullage_router.core.fleet import Fleet, fleet_of, hear, learn_models, vouch, with_breaker
 from ullage_router.core.inflight import InFlight, share_of
-from ullage_router.core.lineup import Standing, line_up, stand
+from ullage_router.core.lineup import Standing, line_up, seed_of, stand
 from ullage_router.core.policy import AffinityPolicy, Policy, Way
 from ullage_router.core.rules import Rules
 from ullage_shared.snapshot import RequestClass, Scores, State
@@ -173,7 +175,7 @@ def check(
         assert decision.why in (Why.SCORE, Why.OWN_COUNTS)
 
 
-A, B = "http://a:8000", "http://b:8000"
+A, B, C = "http://a:8000", "http://b:8000", "http://c:8000"
 
 
 @pytest.mark.parametrize("way", list(Way))
@@ -223,3 +225,33 @@ def test_a_key_stays_or_moves_by_the_score_for_its_requests_size(
     fleet, _ = hear(fleet_of([]), "http://sidecar:9400", said, 0.0)
     need = Need(size=size, keys=(1,))
     assert decide(fleet, need, 0.0, Random(1), Rules(), InFlight(), memory).why is why
+
+
+RETURNING = Breaker(Condition.RETURNING, since_s=0.0, until_s=0.0, whole_s=10.0)
+
+
+@pytest.mark.parametrize("way", list(Way))
+def test_whatever_the_way_a_replica_that_returns_gets_no_more_than_its_share(way: Way) -> None:
+    """A tenth of what it would get, at 4 σ: `highest` would send it everything."""
+    fleet = with_breaker(fleet_with({A: 0.91, B: 0.9, C: 0.9}), A, RETURNING)
+    rules, rng, load = Rules(choose=Policy(way=way)), Random(5), InFlight()
+    draws, got = 2_000, 0
+    for _ in range(draws):
+        replica = decide(fleet, Need(), 0.0, rng, rules, load, Memory(1)).replica
+        assert replica is not None
+        load.last_seed = seed_of(replica.key)
+        got += replica.key == A
+    assert 0 < got <= 0.1 * draws + 4 * sqrt(draws * 0.1 * 0.9)
+
+
+def test_a_key_whose_home_returns_keeps_a_tenth_of_its_requests_there() -> None:
+    fleet = with_breaker(fleet_with({A: 0.9, B: 0.9}), A, RETURNING)
+    memory, rng = Memory(10), Random(3)
+    memory.keep((1,), None, A, Move.STAY, 0.0)
+    draws = 2_000
+    whys = Counter(
+        decide(fleet, Need(keys=(1,)), 0.0, rng, Rules(), InFlight(), memory).why
+        for _ in range(draws)
+    )
+    assert whys.keys() == {Why.AFFINITY, Why.KEY_SPILLED}
+    assert abs(whys[Why.AFFINITY] - 0.1 * draws) <= 4 * sqrt(draws * 0.1 * 0.9)
