@@ -10,13 +10,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from ullage_router.core.fleet import Replica
-from ullage_router.core.lineup import stand
+from ullage_router.core.lineup import Standing, stand
 from ullage_router.explain import MOST_BYTES, Reasons, decisions_page, explanation
 from ullage_router.exposition import exposition
 from ullage_router.feed import SidecarFeed
 from ullage_router.router import Router
 from ullage_router.tally import Tally
-from ullage_shared.snapshot import RequestClass
 
 
 def replica_row(router: Router, replica: Replica, reasons: Reasons, now_s: float) -> dict[str, Any]:
@@ -69,13 +68,22 @@ def replicas_page(router: Router, feeds: Mapping[str, SidecarFeed], now_s: float
 
 
 def health_page(router: Router, *, stopping: bool = False) -> tuple[int, dict[str, Any]]:
-    """`/healthz`: 200 while there is a replica that could be chosen, and the router goes on.
+    """`/healthz`: 200 while a replica serves, with headroom or without, and the router goes on.
 
-    One that this router has filled since its snapshot counts: that is over in a moment.
+    A fleet that is full is none of the router's illness: it has a queue, and a Retry-After.
     """
-    able = max(len(router.odds(None, size).line_up.seats) for size in RequestClass)
-    content = {"eligible": able, "replicas": len(router.fleet.replicas), "stopping": stopping}
-    return (200 if able and not stopping else 503), content
+    lined_up = router.odds().line_up
+    serving = sum(
+        judged.standing in (Standing.ELIGIBLE, Standing.SILENT, Standing.FULL) or key in lined_up.at
+        for key, judged in lined_up.judged.items()
+    )
+    content = {
+        "eligible": router.breathing(None),
+        "serving": serving,
+        "replicas": len(router.fleet.replicas),
+        "stopping": stopping,
+    }
+    return (200 if serving and not stopping else 503), content
 
 
 def admin_app(

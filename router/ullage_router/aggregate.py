@@ -128,7 +128,8 @@ def decisions(pages: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[dict[str
 
 
 def health(pages: Sequence[Mapping[str, Any]], *, stopping: bool) -> tuple[int, dict[str, Any]]:
-    """`/healthz`: 200 while one of the workers could choose a replica, and the router goes on."""
-    best = max(pages, key=lambda page: page["eligible"], default={"eligible": 0, "replicas": 0})
+    """`/healthz`: 200 while a worker knows a replica that serves, and the router goes on."""
+    nothing = {"eligible": 0, "serving": 0, "replicas": 0}
+    best = max(pages, key=lambda page: page["serving"], default=nothing)
     content = {**best, "stopping": stopping}
-    return (200 if content["eligible"] and not stopping else 503), content
+    return (200 if content["serving"] and not stopping else 503), content

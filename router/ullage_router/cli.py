@@ -57,8 +57,8 @@ def parser() -> argparse.ArgumentParser:
 def _epilog() -> str:
     rows = ["keys of the configuration file:"]
     for key in keys(Config):
-        default = "" if key.default in (None, ()) else f" [{key.default}]"
-        rows.append(f"  {key.name:<24} {key.description}{default}")
+        default = "" if key.default in (None, (), "") else f" [{key.default}]"
+        rows.append(f"  {key.name:<28} {key.description}{default}")
     rows += [
         "signals:",
         "  HUP        read file and certificates again; a fault in them changes nothing",

@@ -30,6 +30,7 @@ def _past(decided: Decided) -> dict[str, Any]:
         "request_id": decided.request_id.decode("latin-1"),
         "prompt_tokens": decided.prompt_tokens,
         "second_try": decided.second_try,
+        "waited_s": round(decided.waited_s, 3),
         "in_flight": decided.in_flight,
         **_told(decided.decision),
     }

@@ -19,7 +19,7 @@ from ullage_router.core.breaker import (
     own_failure,
     probe_due,
 )
-from ullage_router.core.decide import Decision, Need, choose
+from ullage_router.core.decide import Decision, Need, Why, choose
 from ullage_router.core.fleet import Fleet, Replica, with_breaker
 from ullage_router.core.inflight import Hold, InFlight, share_of
 from ullage_router.core.lineup import line_up, seed_of
@@ -52,6 +52,7 @@ class Decided:
     """The client's, or the router's own."""
     prompt_tokens: int = 0
     """Estimated."""
+    waited_s: float = 0.0
 
 
 class Router:
@@ -146,23 +147,25 @@ class Router:
         """About how many tokens the prompt has."""
         return self.tokens.estimate(ask.model, ask.prompt_bytes)
 
-    def choose(self, ask: Ask, tried: Collection[str] = (), request_id: bytes = b"") -> Decision:
-        """Choose for this request, not among the keys in `tried`; remember it, and count it."""
+    def choose(
+        self,
+        ask: Ask,
+        tried: Collection[str] = (),
+        request_id: bytes = b"",
+        waited_s: float = 0.0,
+        *,
+        may_wait: bool = False,
+    ) -> Decision:
+        """Choose for this request, not among the keys in `tried`; remember it, and count it.
+
+        `may_wait`: that nobody has room is no decision yet; `decided` is told of it.
+        """
         need = self.need(ask)
         decision = self._decide(need, tried, self._rng)
-        self.decisions[decision.why] += 1
         replica = decision.replica
-        waiting = 0 if replica is None else self.in_flight.by_replica.get(replica.key, 0)
-        self._remember(
-            Decided(
-                time.time(),
-                decision,
-                waiting,
-                bool(tried),
-                request_id,
-                need.prompt_tokens,
-            )
-        )
+        if may_wait and decision.why is Why.FULL:
+            return decision
+        self.decided(decision, ask, request_id, waited_s, second_try=bool(tried))
         if replica is None:
             return decision
         if need.keys and self._rules.affinity.enabled:
@@ -172,6 +175,24 @@ class Router:
             tally = self.tallies.get(replica.key) or self.tally(replica)
             tally.score.observe(decision.score)
         return decision
+
+    def decided(
+        self,
+        decision: Decision,
+        ask: Ask,
+        request_id: bytes,
+        waited_s: float,
+        *,
+        second_try: bool = False,
+    ) -> None:
+        """It is settled what comes of a request: count it, and remember it for people."""
+        self.decisions[decision.why] += 1
+        replica = decision.replica
+        count = 0 if replica is None else self.in_flight.by_replica.get(replica.key, 0)
+        tokens = self.prompt_tokens(ask)
+        self._remember(
+            Decided(time.time(), decision, count, second_try, request_id, tokens, waited_s)
+        )
 
     def _remember(self, decided: Decided) -> None:
         """Of a large fleet, only the latest decisions keep their candidates' numbers."""
@@ -233,11 +254,11 @@ class Router:
         if replica.key in self._fleet.replicas and replica.key not in self._failing:
             self._failing.add(replica.key)
             _log.warning(line("replica_failing", replica=replica.id, how=failure, why=problem))
-        self._hold_against(replica.key, Event.FAILED)
+        self._hold_against(replica.key, Event.FAILED, problem)
 
-    def broke_off(self, replica: Replica) -> None:
+    def broke_off(self, replica: Replica, problem: str) -> None:
         """`replica` ended an answer in its midst."""
-        self._hold_against(replica.key, Event.FAILED)
+        self._hold_against(replica.key, Event.FAILED, problem)
 
     def full(self, replica: Replica) -> None:
         """`replica` has no room, as it says itself."""
@@ -253,7 +274,7 @@ class Router:
             return
         if known.breaker is not CLOSED or own_failure(status):
             event = Event.ERRED if own_failure(status) else Event.ANSWERED
-            self._hold_against(replica.key, event)
+            self._hold_against(replica.key, event, f"status {status}")
 
     def probes_due(self) -> Mapping[str, str]:
         """Ejected replicas that are to be asked now whether they are back: their URLs by key."""
@@ -265,7 +286,7 @@ class Router:
         """A replica has been asked whether it is back."""
         self._hold_against(key, Event.PROBE_ANSWERED if answered else Event.PROBE_FAILED)
 
-    def _hold_against(self, key: str, event: Event) -> None:
+    def _hold_against(self, key: str, event: Event, why: str = "") -> None:
         replica = self._fleet.replicas.get(key)
         if replica is None:
             return
@@ -274,15 +295,16 @@ class Router:
         if now is before:
             return
         self._fleet = with_breaker(self._fleet, key, now)
-        self._say_condition(self._fleet.replicas[key], before)
+        self._say_condition(self._fleet.replicas[key], before, why)
 
-    def _say_condition(self, replica: Replica, before: Breaker) -> None:
+    def _say_condition(self, replica: Replica, before: Breaker, why: str = "") -> None:
         now = replica.breaker
         if now.condition is before.condition:
             return
         if now.condition is Condition.EJECTED:
             self.tally(replica).ejections += 1
-            _log.warning(line("replica_ejected", replica=replica.id, failures=now.failures))
+            failures = now.failures
+            _log.warning(line("replica_ejected", replica=replica.id, failures=failures, why=why))
         elif before.condition is Condition.EJECTED:
             _log.info(line("replica_returns", replica=replica.id))
 

@@ -89,6 +89,8 @@ def _choices(kind: Any, steps: Iterable[tuple[str, str]]) -> str:
             told += get_args(choice)
         elif choice is int:
             told.append("a whole number")
+        elif choice is float:
+            told.append("a number")
         elif isinstance(choice, type) and issubclass(choice, Enum):
             told += [member.value for member in choice]
         else:

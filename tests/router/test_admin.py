@@ -142,6 +142,7 @@ def test_decisions_can_be_read_with_their_reasons() -> None:
         "second_try": False,
         "request_id": "abc",
         "prompt_tokens": 100,
+        "waited_s": 0.0,
         "candidates": [
             {
                 "replica": "gpu-01/engine",
@@ -162,6 +163,7 @@ def test_decisions_can_be_read_with_their_reasons() -> None:
         "second_try": True,
         "request_id": "",
         "prompt_tokens": 0,
+        "waited_s": 0.0,
         "candidates": [],
     }
 
@@ -169,19 +171,20 @@ def test_decisions_can_be_read_with_their_reasons() -> None:
 @pytest.mark.parametrize(
     ("router", "page"),
     [
-        (router_with(snapshot(A, 0.9)), (200, {"eligible": 1, "replicas": 1, "stopping": False})),
-        (
-            router_with(snapshot(A, 0.1), listed=(B,)),
-            (200, {"eligible": 1, "replicas": 2, "stopping": False}),
-        ),
-        (router_with(snapshot(A, 0.1)), (503, {"eligible": 0, "replicas": 1, "stopping": False})),
-        (router_with(), (503, {"eligible": 0, "replicas": 0, "stopping": False})),
+        (router_with(snapshot(A, 0.9)), (200, 1, 1, 1)),
+        (router_with(snapshot(A, 0.1), listed=(B,)), (200, 1, 2, 2)),
+        (router_with(snapshot(A, 0.1)), (200, 0, 1, 1)),
+        (router_with(snapshot(A, 0.9, state=State.DOWN)), (503, 0, 0, 1)),
+        (router_with(), (503, 0, 0, 0)),
     ],
 )
-def test_health_is_whether_anybody_could_be_chosen(
-    router: Router, page: tuple[int, object]
+def test_health_is_whether_any_replica_serves_for_a_full_fleet_is_no_illness(
+    router: Router, page: tuple[int, int, int, int]
 ) -> None:
-    assert health_page(router) == page
+    """Else a flood takes every router out of its load balancer at once."""
+    status, eligible, serving, replicas = page
+    content = {"eligible": eligible, "serving": serving, "replicas": replicas, "stopping": False}
+    assert health_page(router) == (status, content)
 
 
 def test_a_router_that_stops_is_not_well() -> None:

@@ -193,7 +193,7 @@ def test_decisions_are_in_order_newest_first_each_with_its_worker() -> None:
 def test_the_router_is_well_while_one_worker_is(
     eligible: tuple[int, ...], stopping: bool, status: int
 ) -> None:
-    pages = [{"eligible": n, "replicas": 2, "stopping": False} for n in eligible]
+    pages = [{"eligible": n, "serving": n, "replicas": 2, "stopping": False} for n in eligible]
     got, content = health(pages, stopping=stopping)
     assert (got, content["eligible"]) == (status, max(eligible, default=0))
     assert content["stopping"] is stopping

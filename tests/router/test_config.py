@@ -67,6 +67,7 @@ WRONG = {
     "poll_interval_s = nan": ("poll_interval_s", "nan", "number"),
     "[choose]\nfloor = 1.0": ("choose.floor", "1.0", "number < 1.0"),
     "[choose]\nexponent = 17": ("choose.exponent", "17", "number <= 16.0"),
+    "[choose]\nexponent = 'fast'": ("choose.exponent", "'fast'", "wanted a number or auto"),
     "[choose]\nway = 'fastest'": ("choose.way", "'fastest'", "weighted or highest or"),
     "[affinity]\nsession_header = 'a b'": ("affinity.session_header", "'a b'"),
     "[affinity]\nstay_above = 0.1": ("affinity.stay_above", "0.1", "no less than choose.floor"),

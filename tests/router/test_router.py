@@ -100,7 +100,11 @@ OUTCOMES: dict[str, tuple[Callable[[Router], None], Condition, int]] = {
         Condition.STRUCK,
         1,
     ),
-    "broken off": (lambda router: router.broke_off(router.fleet.replicas[A]), Condition.STRUCK, 1),
+    "broken off": (
+        lambda router: router.broke_off(router.fleet.replicas[A], "reset"),
+        Condition.STRUCK,
+        1,
+    ),
     "full": (lambda router: router.full(router.fleet.replicas[A]), Condition.STRUCK, 0),
     "its own 5xx": (lambda router: errs(router, A), Condition.CLOSED, 1),
     **{
@@ -141,7 +145,7 @@ def test_what_a_replica_did_after_it_left_is_nobodys_concern() -> None:
     router.fleet = fleet_of([B])
     for _ in range(5):
         router.failed(gone, "closed", "gone")
-        router.broke_off(gone)
+        router.broke_off(gone, "reset")
         router.full(gone)
         router.answered(gone, 500)
     router.probed(A, answered=False)

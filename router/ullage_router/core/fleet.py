@@ -25,8 +25,9 @@ from ullage_shared.address import Address, AddressError, parse_base_url
 from ullage_shared.snapshot import SCHEMA, Document, Snapshot
 
 OWNED_S: Final = 3.0
-SHOWN_AFTER_S: Final = 0.4
-"""How long a request may be at a replica before a snapshot shows it (vLLM: 0.2 to 0.4 s)."""
+SHOWN_AFTER_S: Final = 2.5
+"""How long a request must be at a replica before its score shows it by half: vLLM's word is 0.2 to
+0.4 s late, and the score a mean over 5 s by default."""
 
 TakenAt = Callable[[float], Mapping[str, float]]
 _NOTHING: Final[Mapping[str, float]] = MappingProxyType({})

@@ -105,6 +105,9 @@ def body_too_large(limit_bytes: int) -> Refusal:
     return Refusal(413, "body_too_large", f"The request's body is larger than {limit_bytes} bytes.")
 
 
+NO_CAPACITY: Final = "no_capacity"
+
+
 class NoRoom(StrEnum):
     """Why a request is refused for lack of headroom."""
 
@@ -130,7 +133,7 @@ _NO_ROOM: Final[Mapping[NoRoom, str]] = {
 def no_room(how: NoRoom, retry_after_s: int) -> Refusal:
     """Nobody's fault: there are more requests than the replicas have room for."""
     message = f"{_NO_ROOM[how]} Try again in {retry_after_s} s."
-    return Refusal(503, "no_capacity", message, retry_after_s)
+    return Refusal(503, NO_CAPACITY, message, retry_after_s)
 
 
 NO_REPLICA: Final = Refusal(
@@ -151,7 +154,7 @@ def replica_late(replica: str, problem: str) -> Refusal:
 
 def replica_full(replica: str, problem: str) -> Refusal:
     """The replica said so, and no other could be tried."""
-    return Refusal(503, "no_capacity", f"{replica} has no room: {problem}", 1)
+    return Refusal(503, NO_CAPACITY, f"{replica} has no room: {problem}", 1)
 
 
 def broken_off(replica: str, problem: str) -> Refusal:

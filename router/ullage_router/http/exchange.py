@@ -17,13 +17,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from ullage_router.core.ask import Ask
-from ullage_router.core.decide import Why
+from ullage_router.core.decide import Decision, Why
 from ullage_router.core.fleet import Replica
 from ullage_router.core.inflight import Hold
 from ullage_router.core.usage import prompt_tokens_in
 from ullage_router.http.answer import Answer
 from ullage_router.http.asked import asked
 from ullage_router.http.errors import (
+    NO_CAPACITY,
     OVERLOADED,
     STOPPED,
     STOPPING,
@@ -64,6 +65,8 @@ class Exchange:
     """What the client has been given something of: from then on, nobody else is tried."""
     _head: Head
     _ask: Ask
+    _undecided = Decision(None, Why.FULL)
+    """The latest word while it waits; that of others, if it never came to be asked about."""
     _replica: Replica
     _why: Why
     _tally: Tally
@@ -106,8 +109,10 @@ class Exchange:
 
     def go(self) -> Why | None:
         """Choose a replica and send the request there; else: why not."""
-        decision = self._proxy.router.choose(self._ask, (), self._id)
+        waited_s = perf_counter() - self._began_s
+        decision = self._proxy.router.choose(self._ask, (), self._id, waited_s, may_wait=True)
         if decision.replica is None:
+            self._undecided = decision
             return decision.why
         self._go_to(decision.replica, decision.why)
         return None
@@ -117,8 +122,11 @@ class Exchange:
         self._client.due_s = inf
         self._give_back()
         self._let_go()
-        self._proxy.router.refusals[refusal.code] += 1
-        request = self._request
+        router, request = self._proxy.router, self._request
+        router.refusals[refusal.code] += 1
+        if refusal.code == NO_CAPACITY and not self._tried:
+            waited_s = perf_counter() - self._began_s
+            router.decided(self._undecided, self._ask, self._id, waited_s)
         keep_alive = request.keep_alive and not self._proxy.stopping and not request.http_1_0
         with_body = request.method != b"HEAD"
         self._client.write(refusal.render(self._id, keep_alive=keep_alive, with_body=with_body))
@@ -270,7 +278,7 @@ class Exchange:
                 answer.count_whole()
                 self._client.cut(reset=False)
             else:
-                self._proxy.router.broke_off(self._replica)
+                self._proxy.router.broke_off(self._replica, problem)
                 self._proxy.answer_cut(self._replica.id, self._id, problem)
                 answer.break_off(broken_off(self._called, problem))
         elif failure is Failure.CLOSED and upstream is not None and self._was_idle(upstream):

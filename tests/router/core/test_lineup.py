@@ -231,8 +231,9 @@ def test_a_replica_filled_by_this_router_gets_nothing_more_until_it_is_heard_aga
     assert decision.why is Why.FULL
     assert sent == 4  # At 0.375, 0.3125, 0.25 and 0.1875; then it would be at 0.125.
     load.note(1.1)
-    fleet = heard(snapshot(A, 0.25, seq=2), fleet=fleet, now_s=1.6, load=load)
-    assert decided(fleet, 1.6, load).replica is not None
+    shown_s = 1.1 + SHOWN_AFTER_S
+    fleet = heard(snapshot(A, 0.25, seq=2), fleet=fleet, now_s=shown_s, load=load)
+    assert decided(fleet, shown_s, load).replica is not None
 
 
 def test_a_replica_filled_by_this_router_has_room_once_its_requests_have_ended() -> None:

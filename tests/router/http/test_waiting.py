@@ -472,6 +472,27 @@ async def test_it_waits_and_is_served_when_a_snapshot_shows_headroom() -> None:
         assert backend.requests[0].body == b'{"prompt": "x"}'
 
 
+async def test_what_is_remembered_of_one_that_waited_is_what_came_of_it() -> None:
+    """So that an operator finds each 503 by its request id, and no served one among the refused."""
+    async with Backend(WELL) as backend, data_plane(fleet=full(backend)) as plane:
+        router = plane.router
+        client = await waits(plane)
+        router.fleet = with_room(backend)
+        await client.answer()
+        (served,) = router.recent
+        assert (served.decision.why, served.waited_s > 0.0) == (Why.SCORE, True)
+        router.fleet = full(backend)
+        shorter(plane, max_wait_s=0.03, max_requests=1)
+        waiting = await waits(plane, request(body=b"{}", headers=[(b"X-Request-Id", b"late")]))
+        turned_away = request(body=b"{}", headers=[(b"X-Request-Id", b"many")])
+        assert (await (await plane.client()).ask(turned_away)).status == 503
+        assert (await waiting.answer()).status == 503
+        _, many, late = router.recent
+        assert (many.request_id, late.request_id) == (b"many", b"late")
+        assert many.waited_s < 0.03 <= late.waited_s
+        assert router.decisions == {Why.SCORE: 1, Why.FULL: 2}
+
+
 async def test_nobody_having_room_is_a_503_that_says_when_to_come_back() -> None:
     async with Backend(WELL) as backend, data_plane(fleet=with_room(backend)) as plane:
         shorter(plane, max_wait_s=0.1, max_requests=5)
