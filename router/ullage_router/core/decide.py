@@ -34,7 +34,7 @@ class Why(StrEnum):
     __hash__ = str.__hash__  # Enum's own is written in Python, and each decision is counted by it.
 
     SCORE = "score"
-    """Chosen by the sidecars' scores."""
+    """No key settles it: chosen among those with headroom, by `choose.way`."""
     OWN_COUNTS = "own_counts"
     """No sidecar speaks for any candidate: chosen by this router's requests in flight."""
     AFFINITY = "affinity"
@@ -49,7 +49,7 @@ class Why(StrEnum):
     HOT_KEY = "hot_key"
     """Its key comes so often that several replicas share it."""
     FULL = "full"
-    """Refused: at least one replica serves, and none has headroom."""
+    """Refused, after it has waited or at once: replicas serve, and none has headroom."""
     NO_REPLICA = "no_replica"
     """Refused: no replica is serving."""
 
