@@ -207,8 +207,12 @@ def _unseen(field: Field, place: int) -> float:
 
 def _evenly(field: Field, drawn: Sequence[int]) -> int:
     """Of those drawn, the one with the least unseen for its weight; the first of equals."""
-    weights = field.weights
-    return min(drawn, key=lambda i: _unseen(field, i) / weights[i] if weights[i] else _NEVER)
+    best, least = drawn[0], _NEVER
+    for place in drawn:
+        weight = field.weights[place]
+        if weight and (ahead := _unseen(field, place) / weight) < least:
+            best, least = place, ahead
+    return best
 
 
 _NEVER: Final = float("inf")
@@ -219,7 +223,13 @@ def _largest(numbers: Sequence[float]) -> int:
 
 
 def _largest_few(numbers: Sequence[float], count: int) -> list[int]:
-    return sorted(range(len(numbers)), key=numbers.__getitem__, reverse=True)[:count]
+    """The places of the largest, the largest first. `count` is small: no sorting."""
+    left, places = [*numbers], []
+    for _ in range(min(count, len(left))):
+        place = left.index(max(left))
+        left[place] = -_NEVER
+        places.append(place)
+    return places
 
 
 def _one_of(equals: Sequence[int], field: Field, key: int | None, rng: Random) -> int:
