@@ -15,7 +15,7 @@ from ullage_router.http.message import Fields
 from ullage_router.router import Decided, Router
 from ullage_shared.snapshot import RequestClass
 
-MOST_BYTES: Final = 64 * 1024 * 1024
+MOST_BYTES: Final = 8 * 1024 * 1024
 """Largest body that can be explained."""
 
 

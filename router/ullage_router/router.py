@@ -16,13 +16,14 @@ from ullage_router.core.breaker import (
     Condition,
     Event,
     after,
+    out,
     own_failure,
     probe_due,
 )
 from ullage_router.core.decide import Decision, Need, Why, choose
 from ullage_router.core.fleet import Fleet, Replica, with_breaker
 from ullage_router.core.inflight import Hold, InFlight, share_of
-from ullage_router.core.lineup import line_up, seed_of
+from ullage_router.core.lineup import LineUp, line_up, seed_of
 from ullage_router.core.odds import Odds
 from ullage_router.core.rules import Rules
 from ullage_router.core.tokens import TokenRatio
@@ -92,6 +93,8 @@ class Router:
         self._failing: set[str] = set()
         self._fleet = fleet
         self._odds: dict[tuple[str | None, RequestClass], Odds] = {}
+        self._judged: dict[RequestClass, LineUp] = {}
+        """The latest of each size: what has not changed since is not judged anew."""
 
     @property
     def rules(self) -> Rules:
@@ -103,6 +106,7 @@ class Router:
         self._rules = rules
         self.memory.max_keys = rules.affinity.max_keys
         self._odds.clear()
+        self._judged.clear()
 
     @property
     def fleet(self) -> Fleet:
@@ -139,7 +143,7 @@ class Router:
         """What choosing needs to know of a request."""
         fleet, model = self._fleet, None
         if fleet.mixed and ask.model is not None:  # Clients make up names: all of them are one.
-            model = ask.model if ask.model in fleet.served else ""
+            model = fleet.alike.get(ask.model, "")
         tokens = self.prompt_tokens(ask)
         return Need(model, class_of(tokens), ask.keys, tokens)
 
@@ -229,9 +233,10 @@ class Router:
             known.catch_up()
             return known
         if known is None and len(self._odds) >= _MOST_KINDS:  # Models come and go.
-            self._odds.clear()
-        before = known.line_up if known is not None else None
+            del self._odds[next(iter(self._odds))]
+        before = self._judged.get(size)
         candidates = line_up(self._fleet, model, size, now_s, self._rules, before=before)
+        self._judged[size] = candidates
         known = self._odds[model, size] = Odds(candidates, self.in_flight)
         return known
 
@@ -266,10 +271,10 @@ class Router:
 
     def answered(self, replica: Replica, status: int) -> None:
         """`replica` gave a whole answer."""
-        if replica.key in self._failing:
+        known = self._fleet.replicas.get(replica.key)
+        if replica.key in self._failing and not (known and out(known.breaker, self.now_s())):
             self._failing.remove(replica.key)
             _log.info(line("replica_answers", replica=replica.id))
-        known = self._fleet.replicas.get(replica.key)
         if known is None or status == _NO_ROOM:  # Then it has been told of as full.
             return
         if known.breaker is not CLOSED or own_failure(status):
@@ -329,5 +334,5 @@ class Router:
 
 
 def _candidates(decision: Decision) -> int:
-    """How many are told of, while it is remembered."""
-    return 0 if decision.look is None else len(decision.look.line_up.seats)
+    """Of how many replicas a picture is kept with it."""
+    return 0 if decision.look is None else len(decision.look.line_up.judged)

@@ -106,7 +106,7 @@ def test_a_replica_that_was_never_heard_of_has_a_row_too() -> None:
         ((), (B,), "own_counts"),
         ((snapshot(A, None),), (), "own_counts"),
         ((snapshot(A, None, state=State.DOWN),), (B,), "own_counts"),
-        ((snapshot(A, 0.1),), (B,), "own_counts"),
+        ((snapshot(A, 0.1),), (B,), "score"),
         ((snapshot(A, 0.1),), (), "full"),
         ((), (), "no_replica"),
     ],

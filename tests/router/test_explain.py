@@ -597,7 +597,8 @@ def test_the_odds_of_the_candidates_are_one_in_all(seed: int) -> None:
         if decision.replica is not None:
             router.dispatch(decision.replica)
     rows = told(router)["candidates"]
-    assert rows == [] or sum(row["odds"] for row in rows) == pytest.approx(1.0)
+    some = any(row["weight"] for row in rows)  # Else this router has filled all of them.
+    assert sum(row["odds"] for row in rows) == pytest.approx(1.0 if some else 0.0)
     assert [row["odds"] for row in rows] == sorted((row["odds"] for row in rows), reverse=True)
     for row in rows:
         assert (row["weight"] > 0.0) is (row["odds"] > 0.0)

@@ -279,3 +279,15 @@ def test_to_explain_with_a_key_makes_it_neither_known_nor_hotter() -> None:
     for _ in range(50):
         assert router.explain(ask).why == "affinity"
     assert (len(router.memory), len(router.recent)) == (1, 1)
+
+
+def test_a_replica_that_fails_and_answers_in_turn_is_two_lines_a_moment_and_not_two_a_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    router = Router(fleet_of([A]), Rules(), random.Random(0), now_s=lambda: 1.0)
+    (replica,) = router.fleet.replicas.values()
+    with caplog.at_level(logging.INFO):
+        for _ in range(100):
+            router.failed(replica, "closed", "gone")
+            router.answered(replica, 200)
+    assert len(caplog.messages) <= 2

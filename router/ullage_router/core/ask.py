@@ -20,6 +20,10 @@ from ullage_router.core.keys import MOST_MESSAGES, Keys, block_keys, named_key, 
 
 _BIG_BYTES: Final = 65_536
 """In bodies up to this size all messages are built: for few it is faster, and many do not fit."""
+_BASE64: Final = b";base64,"
+_INLINE_BYTES: Final = 4096
+"""An image is about a thousand tokens, whatever its size."""
+_MOST_INLINE: Final = 256
 _INT64: Final = 2**63
 _ABSENT: Final = Raw()
 _NOTHING: Final = (b"null", b'""', b"[]", b"{}")
@@ -182,12 +186,26 @@ def ask_of(
         if not keys and path.endswith(b"/completions"):
             salt = _content(asked.cache_salt)
             keys = block_keys(model, salt, _content(asked.prompt))
+    if len(body) > _BIG_BYTES:
+        prompt_bytes = max(0, prompt_bytes - _inline_bytes(body))
     limit = asked.max_completion_tokens
     if limit is None:
         limit = asked.max_tokens if asked.max_tokens is not None else asked.max_output_tokens
     if priority is None:
         priority = asked.priority or 0
     return Ask(model, asked.stream is True, prompt_bytes, limit, priority, keys)
+
+
+def _inline_bytes(body: bytes) -> int:
+    """What images and the like have more of than of what the model makes of them."""
+    more_bytes, at = 0, body.find(_BASE64)
+    for _ in range(_MOST_INLINE):
+        end = body.find(b'"', at) if at >= 0 else -1
+        if end < 0:
+            break
+        more_bytes += max(0, end - at - _INLINE_BYTES)
+        at = body.find(_BASE64, end)
+    return more_bytes
 
 
 def _listed(messages: Any) -> Sequence[Raw]:

@@ -6,7 +6,7 @@ A replica that fails at once looks empty, and would draw every request. So:
     `eject_after` failures in a     ejected: out for eject_s · 2^(ejections in a row − 1), 60 s at
                                     most, and after that until a probe has been answered
     a probe is answered             returning, over `return_s`, with a growing share of its weight
-    a failure while it returns      ejected again at once, for twice as long
+    no answer while it returns      ejected again at once, for twice as long; so does a row of 500s
     a whole return without one      closed: nothing is held against it
 
     share(t) = 0.1 + 0.9 · t / return_s     of its weight, t seconds after the probe
@@ -256,6 +256,13 @@ def _strike(breaker: Breaker, now_s: float, policy: BreakerPolicy) -> Breaker:
     return Breaker(Condition.STRUCK, breaker.failures, since_s=now_s, until_s=until_s)
 
 
+def _strike_again(breaker: Breaker, now_s: float, policy: BreakerPolicy) -> Breaker:
+    """The moment begins again; but not for each of hundreds that come back at once."""
+    if now_s - breaker.since_s < policy.set_aside_s / 4:
+        return breaker
+    return _strike(breaker, now_s, policy)
+
+
 def _count(breaker: Breaker, now_s: float, policy: BreakerPolicy) -> Breaker:
     if breaker.failures + 1 >= policy.eject_after:
         return _eject(breaker, now_s, policy)
@@ -316,7 +323,7 @@ TABLE: Final[Mapping[tuple[Condition, Event], Rule]] = {
     (Condition.CLOSED, Event.PROBE_FAILED): _keep,
     (Condition.STRUCK, Event.FAILED): _count,
     (Condition.STRUCK, Event.ERRED): _note,
-    (Condition.STRUCK, Event.FULL): _strike,
+    (Condition.STRUCK, Event.FULL): _strike_again,
     (Condition.STRUCK, Event.ANSWERED): _end_run,
     (Condition.STRUCK, Event.PROBE_ANSWERED): _keep,
     (Condition.STRUCK, Event.PROBE_FAILED): _keep,
@@ -327,9 +334,9 @@ TABLE: Final[Mapping[tuple[Condition, Event], Rule]] = {
     (Condition.EJECTED, Event.PROBE_ANSWERED): _return,
     (Condition.EJECTED, Event.PROBE_FAILED): _still_gone,
     (Condition.RETURNING, Event.FAILED): _eject,
-    (Condition.RETURNING, Event.ERRED): _eject,
+    (Condition.RETURNING, Event.ERRED): _note,
     (Condition.RETURNING, Event.FULL): _pause,
-    (Condition.RETURNING, Event.ANSWERED): _keep,
+    (Condition.RETURNING, Event.ANSWERED): _end_run,
     (Condition.RETURNING, Event.PROBE_ANSWERED): _keep,
     (Condition.RETURNING, Event.PROBE_FAILED): _keep,
 }

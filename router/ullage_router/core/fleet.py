@@ -16,6 +16,7 @@ Rules
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -95,8 +96,9 @@ class Fleet:
     """URLs of the operator's list."""
     mixed: bool = False
     """Do the replicas serve different models? Only then must a request's model be known."""
-    served: frozenset[str] = frozenset()
-    """All models that are known to be served."""
+    alike: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """For each model that is known to be served, one that the same replicas serve, always the
+    same: adapters are many, and nearly all of them are alike."""
 
 
 def fleet_of(urls: Iterable[str]) -> Fleet:
@@ -248,5 +250,15 @@ def _fleet(replicas: Mapping[str, Replica], listed: frozenset[str]) -> Fleet:
         ambiguous = seen is not None and names[seen.id] > (2 if own else 1)
         ordered[key] = replace(replica, ambiguous=ambiguous)
     known = {replica.models for replica in ordered.values() if replica.models}
-    served = frozenset().union(*known)
-    return Fleet(MappingProxyType(ordered), listed, mixed=len(known) > 1, served=served)
+    alike = _alike(frozenset(known))
+    return Fleet(MappingProxyType(ordered), listed, mixed=len(known) > 1, alike=alike)
+
+
+@lru_cache(maxsize=8)
+def _alike(lists: frozenset[frozenset[str]]) -> Mapping[str, str]:
+    first: dict[frozenset[frozenset[str]], str] = {}
+    alike = {}
+    for model in sorted(frozenset().union(*lists)):
+        servers = frozenset(names for names in lists if model in names)
+        alike[model] = first.setdefault(servers, model)
+    return MappingProxyType(alike)

@@ -2,10 +2,11 @@
 
 Counted in requests, and in headroom: how much of the replica's capacity score they will take.
 
-    share = max(1 / max_num_seqs, prompt tokens / tokens that the KV pool holds)
+    share = max(1 / max_num_seqs, prompt tokens / tokens that the KV pool holds, a quarter at most)
 
 which is what the request will occupy of the scarcer of the two; where the replica's size is not
-known, one in `NOMINAL_SEQS`. Answers' lengths are not known, so they count for nothing.
+known, one in `NOMINAL_SEQS`. Answers' lengths are not known, so they count for nothing. Prompts'
+are guessed from their bytes: a guess must not make an idle replica look full.
 
 Rule: a count is held by a `Hold`, and released exactly once, at the last byte, whatever the end.
 """
@@ -20,6 +21,7 @@ from ullage_shared.snapshot import Snapshot
 _MOST_CHANGES: Final = 1024
 _NOTES: Final = 64
 _NOTE_EVERY_S: Final = 0.1
+MOST_BY_PROMPT: Final = 0.25
 NOMINAL_SEQS: Final = 256
 """vLLM's own default of `max_num_seqs`."""
 
@@ -30,8 +32,9 @@ def share_of(snapshot: Snapshot | None, prompt_tokens: int) -> float:
         return 1.0 / NOMINAL_SEQS
     share = 1.0 / (snapshot.max_num_seqs or NOMINAL_SEQS)
     if snapshot.total_blocks and snapshot.block_size:
-        share = max(share, prompt_tokens / (snapshot.total_blocks * snapshot.block_size))
-    return min(1.0, share)
+        by_prompt = prompt_tokens / (snapshot.total_blocks * snapshot.block_size)
+        share = max(share, min(by_prompt, MOST_BY_PROMPT))
+    return share
 
 
 class Hold:

@@ -4,8 +4,9 @@ Rules
 * A replica is judged by its state, then by its score: it must exceed the floor.
 * Past `stale_after_s` a snapshot no longer vouches: the replica is silent, neither idle nor full.
   Past `forget_after_s` it is lost, and left out unless all are.
-* Of silent ones and scored ones together, a silent one is taken for the worst that may be chosen.
-  With no scored one, they all go by this router's own counts.
+* Of silent ones and scored ones together, a silent one is taken for the worst that may be chosen,
+  less what this router has sent it since: it must not swallow what the others have no room for.
+  With no scored one, they all go by this router's own counts, and none is ever full.
 * A replica that gave no answer is left out for a moment, or is ejected, unless that would leave
   nobody.
 * A model that nobody is known to serve is no ground for refusal: a replica will say so itself.
@@ -204,7 +205,8 @@ def line_up(
     full = [c.replica.key for c in candidates if c.standing is _FULL]
     if candidates and all(c.standing is _LOST for c in candidates):
         silent = [c.replica for c in candidates]
-    basis = Basis.SCORE if seats else Basis.OWN_COUNTS
+    # A silent one beside full ones is no way out: it is judged by what it was sent, as if empty.
+    basis = Basis.SCORE if seats or (silent and full) else Basis.OWN_COUNTS
     if not seats and not silent:
         basis = Basis.FULL if full else Basis.NO_REPLICA
     if silent:

@@ -5,14 +5,11 @@
     weight = (the snapshot's · trend - unseen) ** exponent · share
 
 A falling one is weighed down, not refused: its trend is no part of its score. Requests that have
-ended since the snapshot count for nothing: others may have come from elsewhere. A silent candidate
-has no known room to lose, so it stays just above the floor. Where no sidecar speaks for any,
-score = 1 / (1 + requests in flight), and there is no floor.
+ended since the snapshot count for nothing: others may have come from elsewhere. Where no sidecar
+speaks for any, score = 1 / (1 + requests in flight), and there is no floor.
 
 Rule: a change of one count costs one candidate's arithmetic, whatever the size of the fleet.
 """
-
-from math import nextafter
 
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import Basis, LineUp, Seat
@@ -103,8 +100,7 @@ class Odds:
             return 1.0 / (1.0 + self._load.by_replica.get(replica.key, 0))
         unseen = self._load.taken.get(replica.key, 0.0) - replica.taken_then
         score = seat.base if unseen <= 0.0 else seat.base - unseen
-        least = 0.0 if seat.score is not None else nextafter(self._floor, 1.0)
-        return score if score > least else least
+        return score if score > 0.0 else 0.0
 
 
 def weight_of(seat: Seat, score: float, exponent: float) -> float:

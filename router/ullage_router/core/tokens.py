@@ -24,6 +24,8 @@ MOST: Final = 1.0
 LEAST_BYTES: Final = 256
 MEMORY_ANSWERS: Final = 32
 MOST_MODELS: Final = 256
+MOST_NAME: Final = 1024
+"""Characters of a model's name; a client may make up a longer one, and who serves any takes it."""
 
 
 class _Mean:
@@ -55,6 +57,8 @@ class TokenRatio:
     def learn(self, model: str | None, prompt_bytes: int, prompt_tokens: int) -> None:
         """A replica says how many tokens a prompt of so many bytes had."""
         if prompt_bytes < LEAST_BYTES or prompt_tokens <= 0:
+            return
+        if model is not None and len(model) > MOST_NAME:
             return
         ratio = min(max(prompt_tokens / prompt_bytes, LEAST), MOST)
         mean = self._by_model.pop(model, None)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _MODELS: Final = b"/v1/models"
 _MOST_WAITING: Final = 8
 _MOST_BEYOND_BYTES: Final = 65_536
+_MOST_BEHIND_BYTES: Final = 1_048_576
 _MOST_TURNED_AWAY: Final = 32
 _LEAVE_WITHIN_S: Final = 1.0
 _LOOK_EVERY_S: Final = 0.05
@@ -206,8 +207,17 @@ class Downstream(asyncio.Protocol):
         self._waiting += self._reader.feed(data)
         if self._exchange is None:
             self._serve()
-        if len(self._waiting) > _MOST_WAITING or len(self._reader.beyond) > _MOST_BEYOND_BYTES:
+        if self._holds_enough():
             self.pause_reading(paused=True)
+
+    def _holds_enough(self) -> bool:
+        """Must the client wait with what it sends behind a request that is under way?"""
+        if len(self._waiting) > _MOST_WAITING or len(self._reader.beyond) > _MOST_BEYOND_BYTES:
+            return True
+        if self._exchange is None:
+            return False
+        behind_bytes = sum(len(request.body) for request in self._waiting)
+        return behind_bytes + self._reader.body_bytes > _MOST_BEHIND_BYTES
 
     def pause_writing(self) -> None:
         """The client does not keep up."""

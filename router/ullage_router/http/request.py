@@ -120,6 +120,11 @@ class RequestReader:
         done, self._done = self._done, []
         return done
 
+    @property
+    def body_bytes(self) -> int:
+        """Of a request that is not whole yet: bytes of its body that have come."""
+        return self._body_bytes if self.phase is Phase.BODY else 0
+
     def note(self, noted: frozenset[bytes]) -> None:
         """Note the values of these fields from now on, although they pass."""
         self._noted, self._looked_at = _sorted(noted)

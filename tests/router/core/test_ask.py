@@ -1,5 +1,6 @@
 import json
 import tracemalloc
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -425,3 +426,27 @@ def test_keys_are_the_same_in_every_process_and_version() -> None:
     assert ask_of(CHAT, said(prompt_cache_key="k")).keys == (0x30136373A9CE7EE9,)
     prompt = b'{"prompt":"%b"}' % (b"x" * 2 * BLOCK_BYTES)
     assert ask_of(COMPLETIONS, prompt).keys == (0x521D900905D64605, 0x9EE9548338A06E83)
+
+
+IMAGE = b'{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}'
+
+
+def test_an_image_is_a_thousand_tokens_however_many_bytes_it_has() -> None:
+    text = b'{"type":"text","text":"' + b"x" * 1_000 + b'"}'
+
+    def chat(*parts: bytes) -> bytes:
+        return b'{"messages":[{"role":"user","content":[' + b",".join(parts) + b"]}]}"
+
+    two = chat(text, IMAGE % (b"A" * 1_000_000), IMAGE % (b"B" * 500_000))
+    reckoned = chat(text, IMAGE % (b"A" * 4_000), IMAGE % (b"B" * 4_000))
+    plain, images = ask_of(CHAT, reckoned).prompt_bytes, ask_of(CHAT, two).prompt_bytes
+    assert abs(images - plain) < 300
+
+
+def test_a_body_full_of_what_looks_like_images_is_looked_through_in_no_time() -> None:
+    body = b'{"messages":["' + b";base64," * 1_000_000 + b'"]}'
+    assert 0 <= ask_of(CHAT, body).prompt_bytes <= len(body)
+    many = b'{"messages":[' + b'";base64,",' * 500_000 + b'""]}'
+    began_s = perf_counter()
+    ask_of(CHAT, many)
+    assert perf_counter() - began_s < 1.0

@@ -78,7 +78,7 @@ EXPECTED: Mapping[Condition, Mapping[Event, Condition]] = {
     C: {FAILED: S, ERRED: C, FULL: S, ANSWERED: C, PROBE_ANSWERED: C, PROBE_FAILED: C},
     S: {FAILED: S, ERRED: S, FULL: S, ANSWERED: S, PROBE_ANSWERED: S, PROBE_FAILED: S},
     E: {FAILED: E, ERRED: E, FULL: E, ANSWERED: E, PROBE_ANSWERED: R, PROBE_FAILED: E},
-    R: {FAILED: E, ERRED: E, FULL: R, ANSWERED: R, PROBE_ANSWERED: R, PROBE_FAILED: R},
+    R: {FAILED: E, ERRED: R, FULL: R, ANSWERED: R, PROBE_ANSWERED: R, PROBE_FAILED: R},
 }
 
 
@@ -89,6 +89,25 @@ def test_a_500_costs_no_moment_but_a_row_of_them_ejects() -> None:
     assert went((ERRED, 100.0), (ANSWERED, 100.1)) is CLOSED
     row = went((ERRED, 100.0), (FAILED, 100.1), (ERRED, 102.0))
     assert row.condition is Condition.EJECTED
+
+
+def test_one_500_does_not_end_a_return_but_a_row_of_them_does() -> None:
+    """Else one poison request every few seconds holds half the fleet ejected."""
+    good = ((ERRED, 101.0), (ERRED, 101.1), (ANSWERED, 101.2), (ERRED, 101.3))
+    back = returning_at(100.0)
+    for event, now_s in good:
+        back = after(back, event, now_s, POLICY)
+    assert (back.condition, back.failures) == (Condition.RETURNING, 1)
+    for now_s in (101.4, 101.5):
+        back = after(back, ERRED, now_s, POLICY)
+    assert back.condition is Condition.EJECTED
+
+
+def test_hundreds_that_come_back_without_room_at_once_are_one_blow() -> None:
+    """Each would have every replica judged anew."""
+    struck = went((FULL, 100.0))
+    assert after(struck, FULL, 100.2, POLICY) is struck
+    assert after(struck, FULL, 100.25, POLICY).until_s == 101.25
 
 
 @pytest.mark.parametrize(("condition", "event"), [*product(Condition, Event)])

@@ -172,7 +172,7 @@ def test_a_silent_replica_is_weighed_like_the_worst_that_may_be_chosen() -> None
 def test_a_silent_replica_takes_the_request_when_the_others_are_full() -> None:
     decision = choose(fleet_with({A: 0.1}, silent=(B,)))
     assert decision.replica is not None
-    assert (decision.replica.url, decision.why) == (B, Why.OWN_COUNTS)
+    assert (decision.replica.url, decision.why, decision.score) == (B, Why.SCORE, None)
 
 
 @pytest.mark.parametrize(("age_s", "standing"), [(3.0, "eligible"), (3.0000001, "silent")])

@@ -356,3 +356,10 @@ def test_a_score_that_falls_leaves_its_trend() -> None:
     assert vouch(fleet, ONE, 5.5).replicas[A].trend.falls == 0
     started_anew = heard(snapshot(A, 0.1, boot_id="next"), fleet=fleet, now_s=4.0)
     assert started_anew.replicas[A].trend.falls == 0
+
+
+def test_models_that_the_same_replicas_serve_are_alike() -> None:
+    """Thirty adapters of one fleet are one kind of request."""
+    fleet = heard(snapshot(A, models=("base", "lora-1", "lora-2")), snapshot(B, models=("base",)))
+    assert fleet.mixed
+    assert fleet.alike == {"base": "base", "lora-1": "lora-1", "lora-2": "lora-1"}

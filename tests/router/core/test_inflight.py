@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshots import snapshot
-from ullage_router.core.inflight import NOMINAL_SEQS, Hold, InFlight, share_of
+from ullage_router.core.inflight import MOST_BY_PROMPT, NOMINAL_SEQS, Hold, InFlight, share_of
 from ullage_shared.snapshot import Snapshot
 
 
@@ -61,8 +61,8 @@ def of(max_num_seqs: int | None, total_blocks: int | None = None) -> Snapshot:
         (of(None), 1_000, 1 / NOMINAL_SEQS),
         (of(0), 1_000, 1 / NOMINAL_SEQS),
         (of(16, total_blocks=1_000), 1_000, 1 / 16),  # 16 tokens a block: 16,000 in the pool.
-        (of(16, total_blocks=1_000), 4_000, 1 / 4),
-        (of(16, total_blocks=1_000), 10**9, 1.0),
+        (of(16, total_blocks=1_000), 2_000, 1 / 8),
+        (of(16, total_blocks=1_000), 10**9, MOST_BY_PROMPT),  # A guess, after all.
         (of(16, total_blocks=0), 4_000, 1 / 16),
         (of(1), 0, 1.0),
     ],

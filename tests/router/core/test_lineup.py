@@ -5,7 +5,7 @@ Judging by state and score: see `test_decide`.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import inf, nextafter, sqrt
+from math import ceil, inf, nextafter, sqrt
 from random import Random
 from types import MappingProxyType
 
@@ -31,7 +31,7 @@ from ullage_router.core.fleet import (
     vouch,
     with_breaker,
 )
-from ullage_router.core.inflight import Hold, InFlight, share_of
+from ullage_router.core.inflight import NOMINAL_SEQS, Hold, InFlight, share_of
 from ullage_router.core.lineup import Basis, LineUp, exponent_for, line_up, seed_of
 from ullage_router.core.odds import Odds
 from ullage_router.core.policy import Policy
@@ -251,14 +251,23 @@ def test_what_a_confirmed_snapshot_shows_is_not_taken_off_twice() -> None:
     assert by_now(lined_up(fleet, 0.5), load)[A] == 0.4
 
 
-def test_a_silent_replica_never_becomes_full() -> None:
-    fleet, load = heard(snapshot(A, 0.8), fleet=fleet_of([B])), InFlight()
-    for _ in range(1_000):
+def test_a_silent_replica_beside_full_ones_takes_what_it_may_have_room_for_and_no_more() -> None:
+    """Else one sidecar that hangs turns overload protection off: all of it goes there."""
+    fleet, load, sent = heard(snapshot(A, 0.1), fleet=fleet_of([B])), InFlight(), 0
+    while (decision := decided(fleet, 0.0, load)).replica is not None:
+        assert (decision.replica.url, decision.score) == (B, None)
         load.hold(B, share_of(None, 0))
-    assert by_now(lined_up(fleet), load)[B] == nextafter(RULES.choose.floor, 1.0)
-    for _ in range(SEQS):
-        load.hold(A, SHARE)
-    assert decided(fleet, 0.0, load).replica == fleet.replicas[B]
+        sent += 1
+    assert decision.why is Why.FULL
+    assert sent == ceil(0.85 * NOMINAL_SEQS)
+
+
+def test_where_all_are_silent_none_is_ever_full() -> None:
+    load = InFlight()
+    for _ in range(1_000):
+        load.hold(A, share_of(None, 0))
+        load.hold(B, share_of(None, 0))
+    assert decided(fleet_of([A, B]), 0.0, load).why is Why.OWN_COUNTS
 
 
 def test_a_silent_replica_is_judged_like_the_worst_that_may_be_chosen() -> None:

@@ -129,3 +129,9 @@ def test_estimates_stay_within_the_range_whatever_is_taught(
 
 def test_it_can_be_read_by_people() -> None:
     assert repr(taught((1000, 500))) == "TokenRatio(0.375, {'m': 0.375})"
+
+
+def test_a_name_that_no_model_has_teaches_and_weighs_nothing() -> None:
+    ratio = TokenRatio()
+    ratio.learn("m" * 4_000_000, 1_000, 1_000)
+    assert (len(ratio), ratio.estimate("m", 1_000)) == (0, 250)

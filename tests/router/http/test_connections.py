@@ -404,3 +404,17 @@ async def test_a_304_for_a_stream_that_was_asked_with_head_keeps_the_connection(
         for _ in range(2):
             assert (await client.ask(request(method=b"HEAD"), bodiless=True)).status == 304
         assert backend.connections == 1
+
+
+async def test_what_a_client_sends_behind_a_request_that_is_under_way_waits_in_the_kernel() -> None:
+    """Else pipelined bodies would hold many times what `[queue]` and `[limits]` allow."""
+    async with Backend(silent) as backend, data_plane(backend.url) as plane:
+        client = await plane.client()
+        await client.send(request(body=b"{}"))
+        await eventually(lambda: plane.in_flight == 1)
+        sending = asyncio.ensure_future(client.send(request(body=b"x" * 32_000_000)))
+        (connection,) = plane.proxy.clients
+        await eventually(lambda: connection._paused)
+        await asyncio.sleep(0.03)
+        assert connection._reader.body_bytes < 4_000_000
+        sending.cancel()
