@@ -25,6 +25,7 @@ from ullage_router.core.fleet import Fleet, Replica, with_breaker
 from ullage_router.core.inflight import Hold, InFlight, share_of
 from ullage_router.core.lineup import LineUp, line_up, seed_of
 from ullage_router.core.odds import Odds
+from ullage_router.core.policy import Way
 from ullage_router.core.rules import Rules
 from ullage_router.core.tokens import TokenRatio
 from ullage_router.tally import Tally
@@ -54,6 +55,8 @@ class Decided:
     prompt_tokens: int = 0
     """Estimated."""
     waited_s: float = 0.0
+    pictures: int = 0
+    """Of how many replicas a picture is kept with it."""
 
 
 class Router:
@@ -169,45 +172,50 @@ class Router:
         replica = decision.replica
         if may_wait and decision.why is Why.FULL:
             return decision
-        self.decided(decision, ask, request_id, waited_s, second_try=bool(tried))
+        self._settled(decision, need.prompt_tokens, request_id, waited_s, second_try=bool(tried))
         if replica is None:
             return decision
-        if need.keys and self._rules.affinity.enabled:
-            self.memory.keep(need.keys, decision.known, replica.key, decision.move, self.now_s())
-        self.in_flight.last_seed = seed_of(replica.key)
+        key, rules = replica.key, self._rules
+        if need.keys and rules.affinity.enabled:
+            self.memory.keep(need.keys, decision.known, key, decision.move, self.now_s())
+        if rules.choose.way is Way.ROUND_ROBIN:
+            self.in_flight.last_seed = seed_of(key)
         if decision.score is not None:
-            tally = self.tallies.get(replica.key) or self.tally(replica)
+            tally = self.tallies.get(key) or self.tally(replica)
             tally.score.observe(decision.score)
         return decision
 
-    def decided(
+    def decided(self, decision: Decision, ask: Ask, request_id: bytes, waited_s: float) -> None:
+        """It has waited in vain: count it, and remember it for people."""
+        tokens = self.prompt_tokens(ask)
+        self._settled(decision, tokens, request_id, waited_s, second_try=False)
+
+    def _settled(
         self,
         decision: Decision,
-        ask: Ask,
+        prompt_tokens: int,
         request_id: bytes,
         waited_s: float,
         *,
-        second_try: bool = False,
+        second_try: bool,
     ) -> None:
-        """It is settled what comes of a request: count it, and remember it for people."""
+        """It is settled what comes of a request. Of a large fleet, only the latest decisions keep
+        their candidates' numbers."""
         self.decisions[decision.why] += 1
-        replica = decision.replica
+        replica, look, told = decision.replica, decision.look, self._told
         count = 0 if replica is None else self.in_flight.by_replica.get(replica.key, 0)
-        tokens = self.prompt_tokens(ask)
-        self._remember(
-            Decided(time.time(), decision, count, second_try, request_id, tokens, waited_s)
+        size = 0 if look is None else len(look.line_up.judged)
+        settled = Decided(
+            time.time(), decision, count, second_try, request_id, prompt_tokens, waited_s, size
         )
-
-    def _remember(self, decided: Decided) -> None:
-        """Of a large fleet, only the latest decisions keep their candidates' numbers."""
-        self.recent.append(decided)
-        self._told.append(decided)
-        self._numbers += _candidates(decided.decision)
-        if len(self._told) > _REMEMBERED:
-            self._numbers -= _candidates(self._told.popleft().decision)
+        self.recent.append(settled)
+        told.append(settled)
+        self._numbers += size
+        if len(told) > _REMEMBERED:
+            self._numbers -= told.popleft().pictures
         while self._numbers > _MOST_NUMBERS:
-            oldest = self._told.popleft()
-            self._numbers -= _candidates(oldest.decision)
+            oldest = told.popleft()
+            self._numbers -= oldest.pictures
             oldest.decision = oldest.decision._replace(look=None)
 
     def explain(self, ask: Ask) -> Decision:
@@ -331,8 +339,3 @@ class Router:
             if replica.key in self._fleet.replicas or replica.key in self.leaving:
                 self.tallies[replica.key] = tally
         return tally
-
-
-def _candidates(decision: Decision) -> int:
-    """Of how many replicas a picture is kept with it."""
-    return 0 if decision.look is None else len(decision.look.line_up.judged)

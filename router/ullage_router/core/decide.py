@@ -194,11 +194,13 @@ def _spread(known: Known, keys: Sequence[int], odds: Odds, homes: int, rules: Ru
     """A hot key is at home at its first home, and at those that follow it on the ring; of these,
     the ones with room to stay. None has: anywhere."""
     field, level = odds.field, known.level
+    stay_above = 0.0 if field.by_counts else rules.affinity.stay_above
+    key = keys[level + 1] if level + 1 < len(keys) else None
+    if homes >= len(field.seats) and min(field.scores) > stay_above:
+        return Turn(Why.HOT_KEY, field, Move.SPREAD, key)
     theirs = neighbours(keys[level], field.seats, homes)
     first = odds.place(known.home)
     if first is not None and first not in theirs:
         theirs = [first, *theirs[:-1]]
-    stay_above = 0.0 if field.by_counts else rules.affinity.stay_above
     with_room = [i for i in theirs if field.scores[i] > stay_above]
-    key = keys[level + 1] if level + 1 < len(keys) else None
     return Turn(Why.HOT_KEY, field.only(with_room) if with_room else field, Move.SPREAD, key)

@@ -127,6 +127,8 @@ class Seat(NamedTuple):
     share: float
     """What its weight is multiplied with: less than 1 while it returns from an ejection."""
     seed: int
+    then: float
+    """How much of its headroom was taken when what the snapshot shows was sent."""
 
 
 class Judged(NamedTuple):
@@ -212,7 +214,8 @@ def line_up(
     if silent:
         worst = min((seat.base for seat in seats), default=1.0)
         seats += [
-            Seat(r, None, worst, 1.0, _share(r, now_s, rules), seed_of(r.key)) for r in silent
+            Seat(r, None, worst, 1.0, _share(r, now_s, rules), seed_of(r.key), r.taken_then)
+            for r in silent
         ]
     seats.sort(key=_seed)
     return LineUp(
@@ -264,7 +267,8 @@ def _judge(replica: Replica, size: RequestClass, now_s: float, rules: Rules) -> 
         assert score is not None
         trend = 1.0 if replica.trend.falls < FALLS else factor(replica.trend)
         share = _share(replica, now_s, rules)
-        seat = Seat(replica, score, score, trend, share, seed_of(replica.key))
+        then = replica.taken_then
+        seat = Seat(replica, score, score, trend, share, seed_of(replica.key), then)
     return Judged(replica, standing, seat, now_s, _changes_s(replica, now_s, rules.choose))
 
 

@@ -20,6 +20,7 @@ class Odds:
     """The candidates that may be chosen now."""
 
     __slots__ = (
+        "_by_counts",
         "_floor",
         "_load",
         "_place",
@@ -36,6 +37,7 @@ class Odds:
     def __init__(self, line_up: LineUp, load: InFlight) -> None:
         self.line_up = line_up
         self._load = load
+        self._by_counts = line_up.basis is Basis.OWN_COUNTS
         self._floor = line_up.floor if line_up.basis is Basis.SCORE else 0.0
         self._judge_all()
 
@@ -56,18 +58,18 @@ class Odds:
         if begin < 0 or len(load.changes) - begin > len(self.line_up.seats):
             self._judge_all()
             return
-        for key in load.changes[begin:]:
+        for key in set(load.changes[begin:]):
             at = self.line_up.at.get(key)
             if at is None:
                 continue
             seat, place = self.line_up.seats[at], self._place.get(key)
-            score = self._score(seat)
+            score = self._score(seat, key)
             if (place is None) is (score > self._floor):
                 self._judge_all()
                 return
             if place is None:
                 self.full[key] = score
-            else:
+            elif score != self.scores[place]:
                 self.scores[place] = score
                 self.weights[place] = weight_of(seat, score, self.line_up.exponent)
         self._seen = load.changes_before + len(load.changes)
@@ -79,26 +81,27 @@ class Odds:
     def _judge_all(self) -> None:
         self.seats, self.scores, self.weights, self.full = [], [], [], {}
         self._place: dict[str, int] = {}
-        for seat in self.line_up.seats:
-            score = self._score(seat)
+        for key, at in self.line_up.at.items():
+            seat = self.line_up.seats[at]
+            score = self._score(seat, key)
             if score > self._floor:
-                self._place[seat.replica.key] = len(self.seats)
+                self._place[key] = len(self.seats)
                 self.seats.append(seat)
                 self.scores.append(score)
                 self.weights.append(weight_of(seat, score, self.line_up.exponent))
             else:
-                self.full[seat.replica.key] = score
+                self.full[key] = score
         self._seen = self._load.changes_before + len(self._load.changes)
         self.returning = any(seat.share < 1.0 for seat in self.seats)
-        by_counts = self.line_up.basis is Basis.OWN_COUNTS
         bounds = bounds_of(self.seats) if len(self.seats) > MOST_AT_ONCE else ()
-        self.field = Field(self.seats, self.scores, self.weights, self._load, by_counts, bounds)
+        self.field = Field(
+            self.seats, self.scores, self.weights, self._load, self._by_counts, bounds
+        )
 
-    def _score(self, seat: Seat) -> float:
-        replica = seat.replica
-        if self.line_up.basis is Basis.OWN_COUNTS:
-            return 1.0 / (1.0 + self._load.by_replica.get(replica.key, 0))
-        unseen = self._load.taken.get(replica.key, 0.0) - replica.taken_then
+    def _score(self, seat: Seat, key: str) -> float:
+        if self._by_counts:
+            return 1.0 / (1.0 + self._load.by_replica.get(key, 0))
+        unseen = self._load.taken.get(key, 0.0) - seat.then
         score = seat.base if unseen <= 0.0 else seat.base - unseen
         return score if score > 0.0 else 0.0
 
