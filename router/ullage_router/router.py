@@ -56,7 +56,7 @@ class Decided:
     """Estimated."""
     waited_s: float = 0.0
     pictures: int = 0
-    """Of how many replicas a picture is kept with it."""
+    """Of how many candidates a picture is kept with it."""
 
 
 class Router:
@@ -161,13 +161,16 @@ class Router:
         request_id: bytes = b"",
         waited_s: float = 0.0,
         *,
+        need: Need | None = None,
         may_wait: bool = False,
     ) -> Decision:
         """Choose for this request, not among the keys in `tried`; remember it, and count it.
 
-        `may_wait`: that nobody has room is no decision yet; `decided` is told of it.
+        `need`: what `need` says of it now, if that is known. `may_wait`: that nobody has room is no
+        decision yet; `decided` is told of it.
         """
-        need = self.need(ask)
+        if need is None:
+            need = self.need(ask)
         decision = self._decide(need, tried, self._rng)
         replica = decision.replica
         if may_wait and decision.why is Why.FULL:
@@ -204,7 +207,7 @@ class Router:
         self.decisions[decision.why] += 1
         replica, look, told = decision.replica, decision.look, self._told
         count = 0 if replica is None else self.in_flight.by_replica.get(replica.key, 0)
-        size = 0 if look is None else len(look.line_up.judged)
+        size = 0 if look is None else len(look.seats)
         settled = Decided(
             time.time(), decision, count, second_try, request_id, prompt_tokens, waited_s, size
         )

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from ullage_router.core.affinity import Known, Memory, Move, homes_for
 from ullage_router.core.fleet import Fleet, Replica
 from ullage_router.core.inflight import InFlight
-from ullage_router.core.lineup import Basis, LineUp, line_up
+from ullage_router.core.lineup import Basis, Seat, line_up
 from ullage_router.core.odds import Odds
 from ullage_router.core.policy import Way
 from ullage_router.core.rules import Rules
@@ -73,9 +73,11 @@ class Need(NamedTuple):
 class Look(NamedTuple):
     """What was looked at, so that it can be told."""
 
-    line_up: LineUp
+    seats: tuple[Seat, ...]
+    """The candidates."""
+    exponent: float
     scores: tuple[float, ...]
-    """What each that could be chosen was worth by then, in the order of the line-up."""
+    """What each that could be chosen was worth by then, in the order of the seats."""
     full: Mapping[str, float]
     """The same of those whom this router had filled, by key."""
 
@@ -118,7 +120,8 @@ def choose(
 ) -> Decision:
     """Choose one of those that `odds` has, for a request with these keys."""
     lined_up = odds.line_up
-    look = Look(lined_up, tuple(odds.scores), dict(odds.full) if odds.full else _NOTHING)
+    full = dict(odds.full) if odds.full else _NOTHING
+    look = Look(lined_up.seats, lined_up.exponent, tuple(odds.scores), full)
     if not odds.seats:
         why = Why.FULL if lined_up.seats else _WHY[lined_up.basis]
         return Decision(None, why, look=look)

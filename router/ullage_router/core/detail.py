@@ -33,12 +33,12 @@ def candidates(decision: Decision) -> list[Candidate]:
     home = decision.known.home if decision.known else None
     able = iter(look.scores)
     rows = []
-    for seat in look.line_up.seats:
+    for seat in look.seats:
         key, weight = seat.replica.key, 0.0
         score = look.full.get(key)
         if score is None:
             score = next(able)
-            weight = weight_of(seat, score, look.line_up.exponent)
+            weight = weight_of(seat, score, look.exponent)
         name = seat.replica.id
         rows.append(Candidate(name, seat.score, seat.trend, score, weight, 0.0, key == home))
     total = sum(row.weight for row in rows)

@@ -22,6 +22,8 @@ PRIOR: Final = 0.25
 LEAST: Final = 1 / 128
 MOST: Final = 1.0
 LEAST_BYTES: Final = 256
+SURE_ANSWERS: Final = 512
+SELDOM: Final = 16
 MEMORY_ANSWERS: Final = 32
 MOST_MODELS: Final = 256
 MOST_NAME: Final = 1024
@@ -47,6 +49,9 @@ class TokenRatio:
 
     def __init__(self) -> None:
         self._of_all = _Mean()
+        self.answers = 0
+        """How many have taught."""
+        self._passed_over = 0
         self._by_model: dict[str | None, _Mean] = {}
         """The one that taught least recently comes first."""
 
@@ -54,12 +59,23 @@ class TokenRatio:
         """How many tokens a prompt of so many bytes has."""
         return ceil(prompt_bytes * self._by_model.get(model, self._of_all).ratio)
 
+    def wants(self, prompt_bytes: int) -> bool:
+        """Is an answer to a prompt of so many bytes to be looked at? All of the first ones; once
+        those of `SURE_ANSWERS` have taught, each `SELDOM`th."""
+        if prompt_bytes < LEAST_BYTES:
+            return False
+        if self.answers < SURE_ANSWERS:
+            return True
+        self._passed_over = (self._passed_over + 1) % SELDOM
+        return self._passed_over == 0
+
     def learn(self, model: str | None, prompt_bytes: int, prompt_tokens: int) -> None:
         """A replica says how many tokens a prompt of so many bytes had."""
         if prompt_bytes < LEAST_BYTES or prompt_tokens <= 0:
             return
         if model is not None and len(model) > MOST_NAME:
             return
+        self.answers += 1
         ratio = min(max(prompt_tokens / prompt_bytes, LEAST), MOST)
         mean = self._by_model.pop(model, None)
         if mean is None:

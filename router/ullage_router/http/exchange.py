@@ -68,6 +68,7 @@ class Exchange:
     _undecided = Decision(None, Why.FULL)
     """The latest word while it waits; that of others, if it never came to be asked about."""
     _replica: Replica
+    _prompt_tokens: int
     _why: Why
     _tally: Tally
 
@@ -109,8 +110,10 @@ class Exchange:
 
     def go(self) -> Why | None:
         """Choose a replica and send the request there; else: why not."""
-        waited_s = perf_counter() - self._began_s
-        decision = self._proxy.router.choose(self._ask, (), self._id, waited_s, may_wait=True)
+        router, ask = self._proxy.router, self._ask
+        waited_s, need = perf_counter() - self._began_s, router.need(ask)
+        self._prompt_tokens = need.prompt_tokens
+        decision = router.choose(ask, (), self._id, waited_s, need=need, may_wait=True)
         if decision.replica is None:
             self._undecided = decision
             return decision.why
@@ -193,8 +196,7 @@ class Exchange:
         self._dispatch(upstream)
 
     def _dispatch(self, upstream: Upstream | None) -> None:
-        router = self._proxy.router
-        self._hold, self._tally = router.dispatch(self._replica, router.prompt_tokens(self._ask))
+        self._hold, self._tally = self._proxy.router.dispatch(self._replica, self._prompt_tokens)
         if upstream is not None:
             self._send(upstream)
         else:
@@ -382,11 +384,12 @@ class Exchange:
 
     def _learn(self) -> None:
         """How many tokens the prompt had, if the answer says so."""
-        upstream, ask = self._upstream, self._ask
-        if upstream is not None and ask.prompt_bytes and self._head.status == _OK:
-            tokens = prompt_tokens_in(upstream.tail[-_END_BYTES:])
-            if tokens is not None:
-                self._proxy.router.tokens.learn(ask.model, ask.prompt_bytes, tokens)
+        upstream, ask, tokens = self._upstream, self._ask, self._proxy.router.tokens
+        if upstream is None or self._head.status != _OK or not tokens.wants(ask.prompt_bytes):
+            return
+        prompt_tokens = prompt_tokens_in(upstream.tail[-_END_BYTES:])
+        if prompt_tokens is not None:
+            tokens.learn(ask.model, ask.prompt_bytes, prompt_tokens)
 
     def _was_idle(self, upstream: Upstream) -> bool:
         """Had the replica closed the connection before it saw the request?"""
