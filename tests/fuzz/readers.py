@@ -119,7 +119,8 @@ def read_response(
         known = (head.status, head.reason, head.fields, head.until_close)
         without_end = head.until_close or (head.chunked and dechunk)
         asked = Request(b"GET", b"/", Fields([], {}), b"", dechunk, not without_end, CLIENT)
-        to_client = answer_head(head, asked, REQUEST_ID, "gpu-07", keep_alive=not without_end)
+        keep_alive = not without_end
+        to_client = answer_head(head, asked, REQUEST_ID, "gpu-07", None, keep_alive=keep_alive)
     return Passed(known, to_client + joined, joined, state, reader.keep_alive, without_end)
 
 
