@@ -24,6 +24,8 @@ from sidecar_stand_in import SidecarStandIn
 from snapshots import document, snapshot
 from ullage_router.config import Limits
 
+pytestmark = pytest.mark.slow
+
 
 async def test_it_routes_by_a_sidecars_word_and_shows_it() -> None:
     async with (
@@ -89,7 +91,6 @@ async def test_a_signal_lets_a_running_stream_finish_and_exits_0(signal: str) ->
         await eventually(lambda: "stopped" in router.log[-1])
 
 
-@pytest.mark.slow
 async def test_a_stream_that_outlasts_the_grace_is_cut_and_the_exit_status_is_0(
     tmp_path: Path,
 ) -> None:
@@ -141,7 +142,6 @@ async def test_a_port_in_use_is_exit_status_1_and_one_clear_line(flag: str) -> N
     assert address.rpartition(":")[2] in line
 
 
-@pytest.mark.slow
 async def test_an_address_of_another_host_is_exit_status_1_and_named() -> None:
     status, said = await run_router(
         *("--listen", "192.0.2.1:80", "--admin", "127.0.0.1:0"),
@@ -152,7 +152,6 @@ async def test_an_address_of_another_host_is_exit_status_1_and_named() -> None:
     assert len(said.splitlines()) == 1
 
 
-@pytest.mark.slow
 async def test_a_wrong_configuration_is_exit_status_2_and_one_clear_line() -> None:
     status, said = await run_router("--listen", "nonsense", "--replica", "http://127.0.0.1:1")
     assert status == 2

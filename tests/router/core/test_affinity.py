@@ -24,6 +24,8 @@ from ullage_router.core.policy import AffinityPolicy, Policy
 from ullage_router.core.rules import Rules
 from ullage_shared.snapshot import State
 
+pytestmark = pytest.mark.slow
+
 A, B, C = (f"http://{name}:8000" for name in "abc")
 SIDECAR = "http://sidecar:9400"
 KEY = 7
@@ -583,7 +585,6 @@ def test_the_memory_never_holds_more_than_it_may() -> None:
         assert len(memory) <= 100
 
 
-@pytest.mark.slow
 def test_a_million_distinct_keys_stay_under_the_cap() -> None:
     """Report 4: unbounded prefix table."""
     memory = Memory(200_000)
