@@ -11,6 +11,9 @@ speaks for any, score = 1 / (1 + requests in flight), and there is no floor.
 Rule: a change of one count costs one candidate's arithmetic, whatever the size of the fleet.
 """
 
+from bisect import bisect_left
+from operator import attrgetter
+
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import Basis, LineUp, Seat
 from ullage_router.core.selection import MOST_AT_ONCE, Field, bounds_of
@@ -64,15 +67,26 @@ class Odds:
                 continue
             seat, place = self.line_up.seats[at], self._place.get(key)
             score = self._score(seat, key)
-            if (place is None) is (score > self._floor):
-                self._judge_all()
-                return
-            if place is None:
+            if score <= self._floor:
                 self.full[key] = score
+                if place is not None:
+                    del self.seats[place], self.scores[place], self.weights[place]
+                    self._seated()
+            elif place is None:
+                self._admit(key, seat, score)
             elif score != self.scores[place]:
                 self.scores[place] = score
                 self.weights[place] = weight_of(seat, score, self.line_up.exponent)
         self._seen = load.changes_before + len(load.changes)
+
+    def _admit(self, key: str, seat: Seat, score: float) -> None:
+        """It has room again."""
+        del self.full[key]
+        place = bisect_left(self.seats, seat.seed, key=attrgetter("seed"))
+        self.seats.insert(place, seat)
+        self.scores.insert(place, score)
+        self.weights.insert(place, weight_of(seat, score, self.line_up.exponent))
+        self._seated()
 
     def place(self, key: str) -> int | None:
         """Where a replica is among those that may be chosen. None: it has no room, or is out."""
@@ -80,18 +94,21 @@ class Odds:
 
     def _judge_all(self) -> None:
         self.seats, self.scores, self.weights, self.full = [], [], [], {}
-        self._place: dict[str, int] = {}
         for key, at in self.line_up.at.items():
             seat = self.line_up.seats[at]
             score = self._score(seat, key)
             if score > self._floor:
-                self._place[key] = len(self.seats)
                 self.seats.append(seat)
                 self.scores.append(score)
                 self.weights.append(weight_of(seat, score, self.line_up.exponent))
             else:
                 self.full[key] = score
         self._seen = self._load.changes_before + len(self._load.changes)
+        self._seated()
+
+    def _seated(self) -> None:
+        """Who may be chosen has changed."""
+        self._place = {seat.replica.key: place for place, seat in enumerate(self.seats)}
         self.returning = any(seat.share < 1.0 for seat in self.seats)
         bounds = bounds_of(self.seats) if len(self.seats) > MOST_AT_ONCE else ()
         self.field = Field(
