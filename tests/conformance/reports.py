@@ -42,7 +42,7 @@ COVERED: Final[dict[int, tuple[str, ...]]] = {
     9: (
         CORE + "test_decide.py::test_a_stale_refusal_clears_by_itself",
         CORE + "test_gate.py::test_one_calm_second_opens_it_from_anywhere",
-        HTTP + "test_waiting.py::test_an_overload_clears_though_nobody_comes",
+        "tests/router/test_waiting.py::test_an_overload_clears_though_nobody_comes",
     ),
     10: (CORE + "test_fleet.py::test_a_sidecar_does_not_touch_the_replicas_of_another",),
     11: (
