@@ -105,7 +105,6 @@ def stand(
 
 _SERVE: Final = (_ELIGIBLE, _SILENT, _FULL)
 _NONE: Final[frozenset[str]] = frozenset()
-_seed: Final = attrgetter("seed")
 
 
 @lru_cache(maxsize=4096)
@@ -129,6 +128,10 @@ class Seat(NamedTuple):
     seed: int
     then: float
     """How much of its headroom was taken when what the snapshot shows was sent."""
+
+
+by_seed: Final = attrgetter("seed")
+"""The order of seats everywhere: a ring, on which keys find their places too."""
 
 
 class Judged(NamedTuple):
@@ -217,7 +220,7 @@ def line_up(
             Seat(r, None, worst, 1.0, _share(r, now_s, rules), seed_of(r.key), r.taken_then)
             for r in silent
         ]
-    seats.sort(key=_seed)
+    seats.sort(key=by_seed)
     return LineUp(
         fleet,
         basis,

@@ -12,10 +12,9 @@ Rule: a change of one count costs one candidate's arithmetic, whatever the size 
 """
 
 from bisect import bisect_left
-from operator import attrgetter
 
 from ullage_router.core.inflight import InFlight
-from ullage_router.core.lineup import Basis, LineUp, Seat
+from ullage_router.core.lineup import Basis, LineUp, Seat, by_seed
 from ullage_router.core.selection import MOST_AT_ONCE, Field, bounds_of
 
 
@@ -82,7 +81,7 @@ class Odds:
     def _admit(self, key: str, seat: Seat, score: float) -> None:
         """It has room again."""
         del self.full[key]
-        place = bisect_left(self.seats, seat.seed, key=attrgetter("seed"))
+        place = bisect_left(self.seats, seat.seed, key=by_seed)
         self.seats.insert(place, seat)
         self.scores.insert(place, score)
         self.weights.insert(place, weight_of(seat, score, self.line_up.exponent))

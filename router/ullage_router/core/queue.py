@@ -70,7 +70,7 @@ class Ticket(NamedTuple, Generic[T]):
     item: T
 
 
-class Placed(NamedTuple, Generic[T]):
+class Outcome(NamedTuple, Generic[T]):
     """What came of a wish to wait."""
 
     ticket: Ticket[T] | None
@@ -110,13 +110,13 @@ class WaitingLine(Generic[T]):
 
     def put(
         self, item: T, now_s: float, *, priority: int, size_bytes: int, lane: Hashable = None
-    ) -> Placed[T]:
+    ) -> Outcome[T]:
         """Let `item` wait, if there is a place or a worse one has to go. O(log n), and moves."""
         line, policy = self._line, self.policy
         stay, held_bytes = len(line), self._bytes + size_bytes
         while stay >= policy.max_requests or held_bytes > policy.max_bytes:
             if not stay or line[stay - 1].priority <= priority:
-                return Placed(None)
+                return Outcome(None)
             stay -= 1
             held_bytes -= line[stay].size_bytes
         displaced = tuple(reversed(line[stay:]))
@@ -127,7 +127,7 @@ class WaitingLine(Generic[T]):
         insort(line, placed)
         self._lanes[lane] += 1
         self._bytes += size_bytes
-        return Placed(placed, displaced)
+        return Outcome(placed, displaced)
 
     def remove(self, ticket: Ticket[T]) -> bool:
         """Take it out, wherever it stands. Was it there?"""

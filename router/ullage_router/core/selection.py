@@ -24,14 +24,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise, repeat
 from math import log
-from operator import attrgetter
 from random import Random
 from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
 from ullage_router.core.inflight import InFlight
-from ullage_router.core.lineup import Seat
+from ullage_router.core.lineup import Seat, by_seed
 from ullage_router.core.policy import Way
 
 LOOKS: Final = 4
@@ -137,8 +136,6 @@ WAYS: Final[Mapping[Way, Choose]] = {
     Way.ROUND_ROBIN: round_robin,
 }
 
-_seed: Final = attrgetter("seed")
-
 
 def neighbours(key: int, seats: Sequence[Seat], count: int) -> list[int]:
     """The places of those that follow a key on the ring of seeds."""
@@ -147,7 +144,7 @@ def neighbours(key: int, seats: Sequence[Seat], count: int) -> list[int]:
 
 
 def _place_after(seed: int, seats: Sequence[Seat]) -> int:
-    return bisect_right(seats, seed, key=_seed) % len(seats)
+    return bisect_right(seats, seed, key=by_seed) % len(seats)
 
 
 def _by_key(field: Field, key: int) -> int:
@@ -178,7 +175,7 @@ def _part(field: Field, key: int) -> tuple[int, int]:
 
 def bounds_of(seats: Sequence[Seat]) -> list[int]:
     """Where the parts of the ring of seeds begin, and where the last one ends."""
-    begins = [bisect_left(seats, part << 59, key=_seed) for part in range(_PARTS)]
+    begins = [bisect_left(seats, part << 59, key=by_seed) for part in range(_PARTS)]
     return [*begins, len(seats)]
 
 

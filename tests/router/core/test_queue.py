@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage_router.core.queue import Placed, QueuePolicy, Ticket, WaitingLine
+from ullage_router.core.queue import Outcome, QueuePolicy, Ticket, WaitingLine
 
 
 def line(
@@ -15,7 +15,7 @@ def line(
 
 def put(
     to: WaitingLine[str], item: str, priority: int = 0, size_bytes: int = 0, now_s: float = 0.0
-) -> Placed[str]:
+) -> Outcome[str]:
     return to.put(item, now_s, priority=priority, size_bytes=size_bytes)
 
 
