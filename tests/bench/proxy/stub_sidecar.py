@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ullage_shared.snapshot import PATH, SCHEMA, Document, Snapshot, State, encode
 
 STEP_S = 0.010
-TOTAL_BLOCKS = 10_000
+TOTAL_BLOCKS = 1_000_000  # Room for prompts of 220 KB, too.
 MAX_NUM_SEQS = 256
 
 
