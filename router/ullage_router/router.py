@@ -4,9 +4,10 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Final
+
+import msgspec
 
 from ullage_router.core.affinity import Memory
 from ullage_router.core.ask import Ask
@@ -38,10 +39,10 @@ _MOST_NUMBERS: Final = 4096
 """Candidates of remembered decisions, all together: each holds a snapshot."""
 _MOST_KINDS: Final = 64
 _NO_ROOM: Final = 503
+_ROUND_ROBIN: Final = Way.ROUND_ROBIN  # To look it up in the enum takes as long again.
 
 
-@dataclass(slots=True)
-class Decided:
+class Decided(msgspec.Struct, gc=False):
     """A decision of the past, for people."""
 
     at: float
@@ -55,8 +56,16 @@ class Decided:
     prompt_tokens: int = 0
     """Estimated."""
     waited_s: float = 0.0
-    pictures: int = 0
-    """Of how many candidates a picture is kept with it."""
+
+    @property
+    def numbers(self) -> int:
+        """Of how many candidates it keeps the numbers."""
+        look = self.decision.look
+        return 0 if look is None else len(look.seats)
+
+    def forget_numbers(self) -> None:
+        """Keep what was decided."""
+        self.decision = msgspec.structs.replace(self.decision, look=None)
 
 
 class Router:
@@ -84,10 +93,12 @@ class Router:
         """Second tries that the budget did not allow."""
         self.clients_stalled = 0
         """Clients cut off because they took nothing of their answer for too long."""
-        self.recent: deque[Decided] = deque(maxlen=_REMEMBERED)
-        self._told: deque[Decided] = deque()
-        """Those of them whose candidates' numbers are remembered."""
+        self.recent: deque[Decided] = deque()
+        """The latest decisions, the newest last."""
         self._numbers = 0
+        """Of how many candidates they keep the numbers, all together."""
+        self._without = 0
+        """How many of them, the oldest, keep none any more."""
         self.tallies: dict[str, Tally] = {}
         """By replica key; a replica that leaves takes its tally along."""
         self.leaving: dict[str, Replica] = {}
@@ -147,7 +158,7 @@ class Router:
         fleet, model = self._fleet, None
         if fleet.mixed and ask.model is not None:  # Clients make up names: all of them are one.
             model = fleet.alike.get(ask.model, "")
-        tokens = self.prompt_tokens(ask)
+        tokens = self.tokens.estimate(ask.model, ask.prompt_bytes)
         return Need(model, class_of(tokens), ask.keys, tokens)
 
     def prompt_tokens(self, ask: Ask) -> int:
@@ -171,17 +182,18 @@ class Router:
         """
         if need is None:
             need = self.need(ask)
-        decision = self._decide(need, tried, self._rng)
+        now_s, rules = self.now_s(), self._rules
+        decision = self._decide(need, tried, self._rng, now_s)
         replica = decision.replica
-        if may_wait and decision.why is Why.FULL:
+        if replica is None and may_wait and decision.why is Why.FULL:
             return decision
         self._settled(decision, need.prompt_tokens, request_id, waited_s, second_try=bool(tried))
         if replica is None:
             return decision
-        key, rules = replica.key, self._rules
+        key = replica.key
         if need.keys and rules.affinity.enabled:
-            self.memory.keep(need.keys, decision.known, key, decision.move, self.now_s())
-        if rules.choose.way is Way.ROUND_ROBIN:
+            self.memory.keep(need.keys, decision.known, key, decision.move, now_s)
+        if rules.choose.way is _ROUND_ROBIN:
             self.in_flight.last_seed = seed_of(key)
         if decision.score is not None:
             tally = self.tallies.get(key) or self.tally(replica)
@@ -205,40 +217,41 @@ class Router:
         """It is settled what comes of a request. Of a large fleet, only the latest decisions keep
         their candidates' numbers."""
         self.decisions[decision.why] += 1
-        replica, look, told = decision.replica, decision.look, self._told
+        replica, recent = decision.replica, self.recent
         count = 0 if replica is None else self.in_flight.by_replica.get(replica.key, 0)
-        size = 0 if look is None else len(look.seats)
         settled = Decided(
-            time.time(), decision, count, second_try, request_id, prompt_tokens, waited_s, size
+            time.time(), decision, count, second_try, request_id, prompt_tokens, waited_s
         )
-        self.recent.append(settled)
-        told.append(settled)
-        self._numbers += size
-        if len(told) > _REMEMBERED:
-            self._numbers -= told.popleft().pictures
+        if len(recent) >= _REMEMBERED:
+            self._numbers -= recent.popleft().numbers
+            self._without -= self._without > 0
+        recent.append(settled)
+        self._numbers += settled.numbers
         while self._numbers > _MOST_NUMBERS:
-            oldest = told.popleft()
-            self._numbers -= oldest.pictures
-            oldest.decision = oldest.decision._replace(look=None)
+            oldest = recent[self._without]
+            self._numbers -= oldest.numbers
+            oldest.forget_numbers()
+            self._without += 1
 
     def explain(self, ask: Ask) -> Decision:
         """What would be chosen for this request now. Nothing is remembered or counted."""
         dice = Random()
         dice.setstate(self._rng.getstate())
-        return self._decide(self.need(ask), (), dice)
+        return self._decide(self.need(ask), (), dice, self.now_s())
 
-    def _decide(self, need: Need, tried: Collection[str], rng: Random) -> Decision:
-        now_s = self.now_s()
+    def _decide(self, need: Need, tried: Collection[str], rng: Random, now_s: float) -> Decision:
         if tried:
             candidates = line_up(self._fleet, need.model, need.size, now_s, self._rules, tried)
             odds = Odds(candidates, self.in_flight)
         else:
-            odds = self.odds(need.model, need.size)
+            odds = self._odds_at(need.model, need.size, now_s)
         return choose(odds, need.keys, now_s, rng, self._rules, self.memory)
 
     def odds(self, model: str | None = None, size: RequestClass = RequestClass.MIXED) -> Odds:
         """The candidates for such requests, as they stand now."""
-        now_s = self.now_s()
+        return self._odds_at(model, size, self.now_s())
+
+    def _odds_at(self, model: str | None, size: RequestClass, now_s: float) -> Odds:
         known = self._odds.get((model, size))
         if known is not None and known.line_up.holds(self._fleet, now_s):
             known.catch_up()
@@ -260,7 +273,7 @@ class Router:
         key = replica.key
         tally = self.tallies.get(key) or self.tally(replica)
         tally.dispatched += 1
-        return self.in_flight.hold(key, share_of(replica.snapshot, prompt_tokens)), tally
+        return Hold(self.in_flight, key, share_of(replica.snapshot, prompt_tokens)), tally
 
     # What comes of it
 
@@ -282,15 +295,16 @@ class Router:
 
     def answered(self, replica: Replica, status: int) -> None:
         """`replica` gave a whole answer."""
-        known = self._fleet.replicas.get(replica.key)
-        if replica.key in self._failing and not (known and out(known.breaker, self.now_s())):
-            self._failing.remove(replica.key)
+        key = replica.key
+        known = self._fleet.replicas.get(key)
+        if key in self._failing and not (known and out(known.breaker, self.now_s())):
+            self._failing.remove(key)
             _log.info(line("replica_answers", replica=replica.id))
         if known is None or status == _NO_ROOM:  # Then it has been told of as full.
             return
         if known.breaker is not CLOSED or own_failure(status):
             event = Event.ERRED if own_failure(status) else Event.ANSWERED
-            self._hold_against(replica.key, event, f"status {status}")
+            self._hold_against(key, event, f"status {status}")
 
     def probes_due(self) -> Mapping[str, str]:
         """Ejected replicas that are to be asked now whether they are back: their URLs by key."""

@@ -25,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from enum import Enum, auto
 from math import ceil, exp, inf
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -48,12 +48,17 @@ class Placed(msgspec.Struct, gc=False):
     """Its requests, decayed, as of `at_s`."""
     at_s: float = 0.0
 
+    def counted(self, now_s: float) -> float:
+        """Its requests, decayed until now. A clock set back ages nothing."""
+        age_s = now_s - self.at_s
+        return self.count * exp(-age_s / RATE_S) if age_s > 0.0 else self.count
+
     def rate_per_s(self, now_s: float) -> float:
-        """How often it comes. A clock set back ages nothing."""
-        return self.count * exp(-max(0.0, now_s - self.at_s) / RATE_S) / RATE_S
+        """How often it comes."""
+        return self.counted(now_s) / RATE_S
 
 
-class Known(NamedTuple):
+class Known(msgspec.Struct, frozen=True, gc=False):
     """The longest key of a request that has a home."""
 
     level: int
@@ -72,6 +77,10 @@ class Move(Enum):
     """The request goes elsewhere, the key does not."""
     SPREAD = auto()
     """The key is hot: the request goes to one of its homes."""
+
+
+STAY, MOVE, SPILL, SPREAD = Move
+"""On each decision's path: to look a member up in its enum takes as long as the rest of a line."""
 
 
 class Memory:
@@ -101,10 +110,10 @@ class Memory:
         if known is not None:
             behind = known.level + 1
             placed = known.placed
-            if move is Move.MOVE and placed.home != chosen:
+            if move is MOVE and placed.home != chosen:
                 placed.home = chosen
                 placed.moved_s = now_s
-            if placed.leaf and move is not Move.SPREAD:
+            if placed.leaf and move is not SPREAD:
                 home, moved_s = placed.home, placed.moved_s
             self._count(keys, known.level, now_s)
         new = keys[behind:]
@@ -121,16 +130,17 @@ class Memory:
     def _count(self, keys: Sequence[int], level: int, now_s: float) -> None:
         """One more of the known key, and of the shortest two: those that many may share."""
         table = self._placed
-        for key in {keys[0], keys[min(1, level)], keys[level]}:
+        for key in (*keys[: min(2, level)], keys[level]):
             placed = table.get(key)
             if placed is not None:
-                placed.count = placed.rate_per_s(now_s) * RATE_S + 1.0
+                placed.count = placed.counted(now_s) + 1.0
                 placed.at_s = now_s
                 table.move_to_end(key)
 
 
 def homes_for(placed: Placed, hot_per_s: float, now_s: float) -> int:
     """How many replicas a key needs: one, unless it is hot."""
-    if placed.count <= hot_per_s * RATE_S:  # It has decayed since, if anything.
+    one = hot_per_s * RATE_S
+    if placed.count <= one:  # It has decayed since, if anything.
         return 1
-    return max(1, ceil(min(placed.rate_per_s(now_s) / hot_per_s, _MOST_HOMES)))
+    return max(1, ceil(min(placed.counted(now_s) / one, _MOST_HOMES)))

@@ -12,9 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from random import Random
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
-from ullage_router.core.affinity import Known, Memory, Move, homes_for
+import msgspec
+
+from ullage_router.core.affinity import MOVE, SPILL, SPREAD, STAY, Known, Memory, Move, homes_for
 from ullage_router.core.fleet import Fleet, Replica
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import Basis, Seat, line_up
@@ -55,10 +57,12 @@ class Why(StrEnum):
 
 
 _WHY: Final = {basis: Why(basis) for basis in Basis}
+_AFFINITY, _NEW_KEY, _HOT_KEY = Why.AFFINITY, Why.NEW_KEY, Why.HOT_KEY
+"""The usual ones: to look a member up in its enum takes as long as the rest of a line."""
 _NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
 
 
-class Need(NamedTuple):
+class Need(msgspec.Struct, frozen=True, gc=False):
     """What choosing needs to know of a request."""
 
     model: str | None = None
@@ -70,7 +74,7 @@ class Need(NamedTuple):
     """Estimated."""
 
 
-class Look(NamedTuple):
+class Look(msgspec.Struct, frozen=True, gc=False):
     """What was looked at, so that it can be told."""
 
     seats: tuple[Seat, ...]
@@ -82,7 +86,7 @@ class Look(NamedTuple):
     """The same of those whom this router had filled, by key."""
 
 
-class Decision(NamedTuple):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """Where a request goes, and why. `replica` None: it is refused."""
 
     replica: Replica | None
@@ -91,7 +95,7 @@ class Decision(NamedTuple):
     """The replica's capacity score at that moment; None: it was silent."""
     known: Known | None = None
     """The longest of its keys that had a home."""
-    move: Move = Move.STAY
+    move: Move = STAY
     look: Look | None = None
 
 
@@ -119,21 +123,26 @@ def choose(
     memory: Memory,
 ) -> Decision:
     """Choose one of those that `odds` has, for a request with these keys."""
-    lined_up = odds.line_up
+    lined_up, field = odds.line_up, odds.field
     full = dict(odds.full) if odds.full else _NOTHING
     look = Look(lined_up.seats, lined_up.exponent, tuple(odds.scores), full)
     if not odds.seats:
         why = Why.FULL if lined_up.seats else _WHY[lined_up.basis]
         return Decision(None, why, look=look)
-    field, known = odds.field, None
-    if not keys or not rules.affinity.enabled:
-        turn = Turn(_WHY[lined_up.basis], field)
-    elif (known := memory.find(keys)) is None:
-        turn = Turn(Why.NEW_KEY, field, key=keys[0])
-    elif (homes := homes_for(known.placed, rules.hot_per_s, now_s)) > 1:
-        turn = _spread(known, keys, odds, homes, rules)
+    known = memory.find(keys) if keys and rules.affinity.enabled else None
+    if known is not None:
+        homes = homes_for(known.placed, rules.hot_per_s, now_s)
+        if homes > 1:
+            turn = _spread(known, keys, odds, homes, rules)
+        elif (at := odds.place(known.home)) is not None and _stays(field, at, rng, rules):
+            seat = field.seats[at]
+            return Decision(seat.replica, _AFFINITY, seat.score, known, STAY, look)
+        else:
+            turn = _elsewhere(known, keys, odds, at, now_s, rules)
+    elif keys and rules.affinity.enabled:
+        turn = Turn(_NEW_KEY, field, key=keys[0])
     else:
-        turn = _at_home(known, keys, odds, now_s, rng, rules)
+        turn = Turn(_WHY[lined_up.basis], field)
     field, way = turn.field, rules.choose.way
     if odds.returning and way is not Way.WEIGHTED:  # Whose weights count with it.
         field = _thinned(field, rng)
@@ -141,42 +150,42 @@ def choose(
     return Decision(seat.replica, turn.why, seat.score, known, turn.move, look)
 
 
-class Turn(NamedTuple):
+class Turn(msgspec.Struct, frozen=True, gc=False):
     """What is left to choose from, and by which rule."""
 
     why: Why
     field: Field
-    move: Move = Move.STAY
+    move: Move = STAY
     key: int | None = None
     """Whose dice are thrown; None: the router's."""
 
 
-def _at_home(
+def _elsewhere(
     known: Known,
     keys: Sequence[int],
     odds: Odds,
+    at: int | None,
     now_s: float,
-    rng: Random,
     rules: Rules,
 ) -> Turn:
-    """The three tiers. Where nobody else has room, a home that has some keeps the request."""
-    field = odds.field
-    home, moved_s = known.home, known.placed.moved_s
-    at = odds.place(home)
-    if at is not None and (len(field.seats) == 1 or _stays(field, at, rng, rules)):
-        return Turn(Why.AFFINITY, field.one(at))
+    """The lower tiers: the key's home, at that place in the field or out of it, does not keep the
+    request."""
+    field, home, moved_s = odds.field, known.home, known.placed.moved_s
     key = keys[min(known.level + 1, len(keys) - 1)]
     if at is not None:
-        return Turn(Why.KEY_SPILLED, field.without(at), Move.SPILL, key)
+        return Turn(Why.KEY_SPILLED, field.without(at), SPILL, key)
     here = home in odds.line_up.at or home in odds.line_up.busy
     if here and 0.0 <= now_s - moved_s < rules.affinity.dwell_s:
-        return Turn(Why.KEY_SPILLED, field, Move.SPILL, key)
-    return Turn(Why.KEY_MOVED, field, Move.MOVE, key)
+        return Turn(Why.KEY_SPILLED, field, SPILL, key)
+    return Turn(Why.KEY_MOVED, field, MOVE, key)
 
 
 def _stays(field: Field, at: int, rng: Random, rules: Rules) -> bool:
-    """Above `stay_above`, or by chance. By own counts, the home's is held against the least. One
+    """Does the key's home, at that place, keep the request? Above `stay_above` it does, or by
+    chance; and where nobody else has room. By own counts, its score is held against the least. One
     that returns from an ejection keeps its part."""
+    if len(field.seats) == 1:
+        return True
     score, share = field.scores[at], field.seats[at].share
     if share < 1.0 and rng.random() >= share:
         return False
@@ -200,10 +209,10 @@ def _spread(known: Known, keys: Sequence[int], odds: Odds, homes: int, rules: Ru
     stay_above = 0.0 if field.by_counts else rules.affinity.stay_above
     key = keys[level + 1] if level + 1 < len(keys) else None
     if homes >= len(field.seats) and min(field.scores) > stay_above:
-        return Turn(Why.HOT_KEY, field, Move.SPREAD, key)
+        return Turn(_HOT_KEY, field, SPREAD, key)
     theirs = neighbours(keys[level], field.seats, homes)
     first = odds.place(known.home)
     if first is not None and first not in theirs:
         theirs = [first, *theirs[:-1]]
     with_room = [i for i in theirs if field.scores[i] > stay_above]
-    return Turn(Why.HOT_KEY, field.only(with_room) if with_room else field, Move.SPREAD, key)
+    return Turn(_HOT_KEY, field.only(with_room) if with_room else field, SPREAD, key)

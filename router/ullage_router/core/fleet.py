@@ -67,11 +67,12 @@ class Replica:
     `SHOWN_AFTER_S` before it was made."""
     boot_before: str | None = None
     """The incarnation before this one: whatever still comes from it is old."""
+    key: str = field(init=False)
+    """Names the replica for as long as it has this address."""
 
-    @property
-    def key(self) -> str:
-        """Names the replica for as long as it has this address."""
-        return self.url if self.dp_rank is None else f"{self.url}#{self.dp_rank}"
+    def __post_init__(self) -> None:
+        key = self.url if self.dp_rank is None else f"{self.url}#{self.dp_rank}"
+        object.__setattr__(self, "key", key)
 
     @property
     def id(self) -> str:

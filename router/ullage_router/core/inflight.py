@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from ullage_shared.snapshot import Snapshot
 
-_MOST_CHANGES: Final = 1024
+_CHANGES: Final = 1024
 _NOTES: Final = 64
 _NOTE_EVERY_S: Final = 0.1
 MOST_BY_PROMPT: Final = 0.25
@@ -46,22 +46,25 @@ class Hold:
         self._load: InFlight | None = load
         self._key = key
         self._share = share
-        load._count[key] += 1
-        load._taken[key] = load._taken.get(key, 0.0) + share
-        load._changed(key)
+        count, taken = load._count, load._taken
+        count[key] = count.get(key, 0) + 1
+        taken[key] = taken.get(key, 0.0) + share
+        load.changes.append(key)
+        load.changed += 1
 
     def release(self) -> None:
         """Give the place back."""
         load, self._load = self._load, None
         if load is None:
             return
-        key = self._key
-        if load._count[key] > 1:
-            load._count[key] -= 1
-            load._taken[key] -= self._share
+        key, count, taken = self._key, load._count, load._taken
+        if count[key] > 1:
+            count[key] -= 1
+            taken[key] -= self._share
         else:  # So that replicas that have left leave nothing behind, nor rounding a crumb.
-            del load._count[key], load._taken[key]
-        load._changed(key)
+            del count[key], taken[key]
+        load.changes.append(key)
+        load.changed += 1
 
     def __enter__(self) -> Self:
         return self
@@ -78,32 +81,35 @@ class Hold:
 class InFlight:
     """The counts, by replica key."""
 
-    __slots__ = ("_count", "_notes", "_taken", "changes", "changes_before", "last_seed")
+    __slots__ = (
+        "_count",
+        "_notes",
+        "_taken",
+        "by_replica",
+        "changed",
+        "changes",
+        "last_seed",
+        "taken",
+    )
 
     def __init__(self) -> None:
         self._count: Counter[str] = Counter()
         self._taken: dict[str, float] = {}
+        self.by_replica: Mapping[str, int] = self._count
+        """Requests: a live view; a replica without any reads 0."""
+        self.taken: Mapping[str, float] = self._taken
+        """Headroom, in units of the capacity score: a live view; who has no request is missing."""
         self._notes: deque[tuple[float, Mapping[str, float]]] = deque(maxlen=_NOTES)
-        self.changes: list[str] = []
-        """Whose counts have changed, in order, the latest last; emptied now and then."""
-        self.changes_before = 0
-        """How many there had been before these."""
+        self.changes: deque[str] = deque(maxlen=_CHANGES)
+        """Whose counts have changed, the latest last; no older ones than fit."""
+        self.changed = 0
+        """How many changes there have been."""
         self.last_seed = -1
         """Of the replica that was chosen last, for those who choose in turn."""
 
     def hold(self, key: str, share: float = 0.0) -> Hold:
         """Count one more, until the hold is released."""
         return Hold(self, key, share)
-
-    @property
-    def by_replica(self) -> Mapping[str, int]:
-        """Requests: a live view; a replica without any reads 0."""
-        return self._count
-
-    @property
-    def taken(self) -> Mapping[str, float]:
-        """Headroom, in units of the capacity score: a live view; who has no request is missing."""
-        return self._taken
 
     def note(self, now_s: float) -> None:
         """Remember, for `taken_at`, what is taken now. A clock set back begins anew."""
@@ -120,12 +126,6 @@ class InFlight:
                 break
             found = taken
         return found
-
-    def _changed(self, key: str) -> None:
-        if len(self.changes) >= _MOST_CHANGES:
-            self.changes_before += len(self.changes)
-            self.changes.clear()
-        self.changes.append(key)
 
     def __repr__(self) -> str:
         return f"InFlight({sum(self._count.values())}: {dict(self._count)})"

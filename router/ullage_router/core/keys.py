@@ -2,8 +2,9 @@
 
     hash(kind, value, model)     one key, where the client names it: x-ullage-cache-key, else the
                                  body's prompt_cache_key, else the session header
-    hash(head + m1 + … + mi)     else a chain, shortest first: a key after the head, one after each
-                                 message; for /completions after 1, 2, 4, 8, … blocks of the prompt
+    key(i) = hash(m(i), seed key(i - 1))   else a chain, shortest first: a key after the head, one
+                                 after each message; for /completions after 1, 2, 4, 8, … blocks of
+                                 the prompt
 
 The head is model, cache_salt, tools, system prompt, and the system messages that come first. Tools
 lead because templates put them before or into the system prompt: requests that differ in their
@@ -28,7 +29,7 @@ from typing import Final
 
 import msgspec
 from msgspec import Raw
-from xxhash import xxh3_64, xxh3_64_intdigest
+from xxhash import xxh3_64_intdigest
 
 MOST_MESSAGES: Final = 512
 LEAST_HEAD_BYTES: Final = 256
@@ -77,47 +78,28 @@ def talk_keys(
     model: str | None, salt: Raw, tools: Raw, system: Raw, messages: Sequence[Raw]
 ) -> Keys:
     """Return the chain of a talk: JSON each, empty for what is not there."""
-    chain = xxh3_64(_name(model) + b"talk:")
+    key, head_bytes = xxh3_64_intdigest(_name(model) + b"talk"), 0
     if salt or tools or system:
-        _add(chain, salt, tools, system)
-    else:
-        chain.update(b",,,")
+        head_bytes = len(tools) + len(system)
+        for piece in (salt, tools, system):
+            key = xxh3_64_intdigest(piece, key)
     if len(messages) > MOST_MESSAGES:
         messages = messages[:MOST_MESSAGES]
-    at, head_bytes = 0, len(tools) + len(system)
+    at = 0
     for message in messages:
         role = _ROLE_FIRST.match(message)
         if not (role.lastindex if role else _is_system(message)):
             break
-        chain.update(message)
-        chain.update(b",")
+        key = xxh3_64_intdigest(message, key)
         head_bytes += len(message)
         at += 1
-    keys = [chain.intdigest()] if head_bytes >= LEAST_HEAD_BYTES else []
-    left_out = len(keys) + len(messages) - at - FIRST_KEYS - LAST_KEYS
-    if left_out > 0:
-        first = at + FIRST_KEYS - len(keys)
-        _add_keys(keys, chain, messages[at:first])
-        at = first + left_out
-        chain.update(b",".join((*messages[first:at], b"")))  # Many small ones: in one go.
-    _add_keys(keys, chain, messages[at:])
+    keys = [key] if head_bytes >= LEAST_HEAD_BYTES else []
+    for message in messages[at:] if at else messages:
+        key = xxh3_64_intdigest(message, key)
+        keys.append(key)
+    if len(keys) > FIRST_KEYS + LAST_KEYS:
+        del keys[FIRST_KEYS:-LAST_KEYS]
     return tuple(keys)
-
-
-def _add(chain: xxh3_64, *pieces: Raw) -> None:
-    """Go on with pieces of JSON, a comma behind each."""
-    for piece in pieces:
-        if piece:
-            chain.update(piece)
-        chain.update(b",")
-
-
-def _add_keys(keys: list[int], chain: xxh3_64, messages: Sequence[Raw]) -> None:
-    """Go on with `messages`, and add a key after each."""
-    for message in messages:
-        chain.update(message)
-        chain.update(b",")
-        keys.append(chain.intdigest())
 
 
 def _is_system(message: Raw) -> bool:
@@ -139,14 +121,12 @@ def block_keys(model: str | None, salt: Raw, prompt: Raw) -> Keys:
     kind, inner = bytes(raw[:1]), raw[1:-1]  # Its end is in no longer one's place.
     if kind not in (b'"', b"["):
         return ()
-    chain = xxh3_64(_name(model) + b"blocks:" + kind)
-    _add(chain, salt)
+    key = xxh3_64_intdigest(salt, xxh3_64_intdigest(_name(model) + b"blocks" + kind))
     if len(inner) < BLOCK_BYTES:
-        chain.update(inner)
-        return (chain.intdigest(),)
+        return (xxh3_64_intdigest(inner, key),)
     keys, begin, end = [], 0, BLOCK_BYTES
     while end <= len(inner):
-        chain.update(inner[begin:end])
-        keys.append(chain.intdigest())
+        key = xxh3_64_intdigest(inner[begin:end], key)
+        keys.append(key)
         begin, end = end, 2 * end
     return tuple(keys)

@@ -21,8 +21,9 @@ from enum import StrEnum
 from functools import lru_cache
 from math import inf, sqrt
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 from xxhash import xxh3_64_intdigest
 
 from ullage_router.core.breaker import (
@@ -57,6 +58,8 @@ class Standing(StrEnum):
 
 class Basis(StrEnum):
     """What the candidates are judged by, or why there are none."""
+
+    __hash__ = str.__hash__  # Enum's own is written in Python.
 
     SCORE = "score"
     OWN_COUNTS = "own_counts"
@@ -113,7 +116,7 @@ def seed_of(key: str) -> int:
     return int(xxh3_64_intdigest(key.encode()))
 
 
-class Seat(NamedTuple):
+class Seat(msgspec.Struct, frozen=True, gc=False):
     """One candidate."""
 
     replica: Replica
@@ -134,7 +137,7 @@ by_seed: Final = attrgetter("seed")
 """The order of seats everywhere: a ring, on which keys find their places too."""
 
 
-class Judged(NamedTuple):
+class Judged(msgspec.Struct, frozen=True, gc=False):
     """What one replica is by itself, for requests of one size."""
 
     replica: Replica

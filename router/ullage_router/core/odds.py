@@ -12,6 +12,7 @@ Rule: a change of one count costs one candidate's arithmetic, whatever the size 
 """
 
 from bisect import bisect_left
+from itertools import islice
 
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import Basis, LineUp, Seat, by_seed
@@ -56,30 +57,35 @@ class Odds:
     def catch_up(self) -> None:
         """Take in what has been sent, and what has ended, since the last look."""
         load = self._load
-        begin = self._seen - load.changes_before
-        if begin < 0 or len(load.changes) - begin > len(self.line_up.seats):
+        new, self._seen = load.changed - self._seen, load.changed
+        if new > len(load.changes) or new > len(self.line_up.seats):
             self._judge_all()
             return
-        for key in set(load.changes[begin:]):
-            at = self.line_up.at.get(key)
-            if at is None:
+        for key in {*islice(reversed(load.changes), new)}:
+            place = self._place.get(key)
+            if place is None:
+                self._look_at(key)
                 continue
-            seat, place = self.line_up.seats[at], self._place.get(key)
+            seat = self.seats[place]
             score = self._score(seat, key)
             if score <= self._floor:
                 self.full[key] = score
-                if place is not None:
-                    del self.seats[place], self.scores[place], self.weights[place]
-                    self._seated()
-            elif place is None:
-                self._admit(key, seat, score)
+                del self.seats[place], self.scores[place], self.weights[place]
+                self._seated()
             elif score != self.scores[place]:
                 self.scores[place] = score
                 self.weights[place] = weight_of(seat, score, self.line_up.exponent)
-        self._seen = load.changes_before + len(load.changes)
 
-    def _admit(self, key: str, seat: Seat, score: float) -> None:
-        """It has room again."""
+    def _look_at(self, key: str) -> None:
+        """Has one that was full room again?"""
+        at = self.line_up.at.get(key)
+        if at is None:
+            return
+        seat = self.line_up.seats[at]
+        score = self._score(seat, key)
+        if score <= self._floor:
+            self.full[key] = score
+            return
         del self.full[key]
         place = bisect_left(self.seats, seat.seed, key=by_seed)
         self.seats.insert(place, seat)
@@ -102,7 +108,7 @@ class Odds:
                 self.weights.append(weight_of(seat, score, self.line_up.exponent))
             else:
                 self.full[key] = score
-        self._seen = self._load.changes_before + len(self._load.changes)
+        self._seen = self._load.changed
         self._seated()
 
     def _seated(self) -> None:

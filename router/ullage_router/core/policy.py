@@ -10,6 +10,8 @@ from msgspec import Meta
 class Way(StrEnum):
     """How one is chosen among those that may be (see `selection`)."""
 
+    __hash__ = str.__hash__  # Enum's own is written in Python.
+
     WEIGHTED = "weighted"
     HIGHEST = "highest"
     TWO_CHOICES = "two_choices"

@@ -25,8 +25,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise, repeat
 from math import log
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 from xxhash import xxh3_64_intdigest
 
 from ullage_router.core.inflight import InFlight
@@ -40,7 +41,7 @@ _LN_ALL: Final = 64 * log(2) + 1e-9
 """Of as many hashes as there are: so that no `-ln` of a hash's part of them is 0."""
 
 
-class Field(NamedTuple):
+class Field(msgspec.Struct, frozen=True, gc=False):
     """Those that may be chosen, in the order of their seeds; never empty."""
 
     seats: Sequence[Seat]
@@ -61,13 +62,6 @@ class Field(NamedTuple):
             [self.weights[i] for i in places],
             self.load,
             self.by_counts,
-        )
-
-    def one(self, place: int) -> "Field":
-        """The field without all others."""
-        part = slice(place, place + 1)
-        return Field(
-            self.seats[part], self.scores[part], self.weights[part], self.load, self.by_counts
         )
 
     def without(self, place: int) -> "Field":

@@ -49,9 +49,7 @@ class TokenRatio:
 
     def __init__(self) -> None:
         self._of_all = _Mean()
-        self.answers = 0
-        """How many have taught."""
-        self._passed_over = 0
+        self._looks = 0
         self._by_model: dict[str | None, _Mean] = {}
         """The one that taught least recently comes first."""
 
@@ -60,14 +58,12 @@ class TokenRatio:
         return ceil(prompt_bytes * self._by_model.get(model, self._of_all).ratio)
 
     def wants(self, prompt_bytes: int) -> bool:
-        """Is an answer to a prompt of so many bytes to be looked at? All of the first ones; once
-        those of `SURE_ANSWERS` have taught, each `SELDOM`th."""
+        """Is an answer to a prompt of so many bytes to be looked at? The first `SURE_ANSWERS` all
+        are, then each `SELDOM`th: whether it teaches or not, most streams do not."""
         if prompt_bytes < LEAST_BYTES:
             return False
-        if self.answers < SURE_ANSWERS:
-            return True
-        self._passed_over = (self._passed_over + 1) % SELDOM
-        return self._passed_over == 0
+        self._looks += 1
+        return self._looks <= SURE_ANSWERS or self._looks % SELDOM == 0
 
     def learn(self, model: str | None, prompt_bytes: int, prompt_tokens: int) -> None:
         """A replica says how many tokens a prompt of so many bytes had."""
@@ -75,7 +71,6 @@ class TokenRatio:
             return
         if model is not None and len(model) > MOST_NAME:
             return
-        self.answers += 1
         ratio = min(max(prompt_tokens / prompt_bytes, LEAST), MOST)
         mean = self._by_model.pop(model, None)
         if mean is None:

@@ -19,6 +19,6 @@ def asked(target: bytes, fields: Fields, body: bytes, session_header: bytes) -> 
         if _INT.fullmatch(said) is None:
             return bad_priority(said)
         priority = int(said)
-    cache_key = fields.first(CACHE_KEY)
-    session = fields.first(session_header) if session_header else None
+    cache_key = values[CACHE_KEY][0] if CACHE_KEY in values else None
+    session = values[session_header][0] if session_header in values else None
     return ask_of(target, body, cache_key=cache_key, session=session, priority=priority)

@@ -29,7 +29,7 @@ from ullage_router.http.errors import (
 )
 from ullage_router.http.exchange import Exchange
 from ullage_router.http.message import Request, whole_response
-from ullage_router.http.request import CONTINUE, Phase, RequestReader
+from ullage_router.http.request import BODY, CONTINUE, HEAD, IDLE, TUNNEL, Phase, RequestReader
 from ullage_router.http.sockets import keep_alive
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Downstream(asyncio.Protocol):
         self._proxy = proxy
         self._transport: asyncio.Transport
         self._reader: RequestReader
-        self._phase = Phase.IDLE
+        self._phase: Phase = IDLE
         self._waiting: deque[Request] = deque()
 
     # Called by the exchange
@@ -85,7 +85,7 @@ class Downstream(asyncio.Protocol):
         if not keep_alive or self._proxy.stopping:
             self._close()
             return
-        if self._reader.phase is Phase.TUNNEL and not self._waiting:
+        if self._reader.phase is TUNNEL and not self._waiting:
             self._waiting += self._reader.go_on()
         if not self._serving:
             self._serve()
@@ -144,14 +144,14 @@ class Downstream(asyncio.Protocol):
 
     def stop_when_idle(self) -> None:
         """The router is stopping: close now, or after the request that is under way."""
-        if self._exchange is None and self._reader.phase is Phase.IDLE:
+        if self._exchange is None and self._reader.phase is IDLE:
             self._close()
 
     def stop_now(self) -> None:
         """The router will wait no longer."""
         if self._exchange is not None:
             self._exchange.stop()
-        elif self._reader.phase is Phase.IDLE:
+        elif self._reader.phase is IDLE:
             self._close()
         elif self._turned_away is None:
             self._turn_away(STOPPING)
@@ -163,9 +163,9 @@ class Downstream(asyncio.Protocol):
             self._cut_if_stalled()
         elif self._exchange is not None:
             self._exchange.overdue()
-        elif self._reader.phase is Phase.HEAD:
+        elif self._reader.phase is HEAD:
             self._turn_away(HEAD_TIMEOUT)
-        elif self._reader.phase is Phase.BODY:
+        elif self._reader.phase is BODY:
             self._turn_away(BODY_TIMEOUT)
         else:
             self._close()
@@ -212,12 +212,13 @@ class Downstream(asyncio.Protocol):
 
     def _holds_enough(self) -> bool:
         """Must the client wait with what it sends behind a request that is under way?"""
-        if len(self._waiting) > _MOST_WAITING or len(self._reader.beyond) > _MOST_BEYOND_BYTES:
+        waiting, reader = self._waiting, self._reader
+        if len(waiting) > _MOST_WAITING or len(reader.beyond) > _MOST_BEYOND_BYTES:
             return True
         if self._exchange is None:
             return False
-        behind_bytes = sum(len(request.body) for request in self._waiting)
-        return behind_bytes + self._reader.body_bytes > _MOST_BEHIND_BYTES
+        behind_bytes = sum(len(request.body) for request in waiting) if waiting else 0
+        return behind_bytes + reader.body_bytes > _MOST_BEHIND_BYTES
 
     def pause_writing(self) -> None:
         """The client does not keep up."""
@@ -272,12 +273,12 @@ class Downstream(asyncio.Protocol):
         """Set when the next thing that the client must do is due."""
         phase = self._reader.phase
         limits, now_s = self._proxy.limits, self._proxy.loop.time()
-        if phase is Phase.BODY:  # Every piece is a sign of life.
+        if phase is BODY:  # Every piece is a sign of life.
             self.due_s = now_s + limits.body_timeout_s
-        elif phase is Phase.HEAD:  # Its pieces are not: a head is small.
-            if self._phase is not Phase.HEAD or self.due_s == inf:
+        elif phase is HEAD:  # Its pieces are not: a head is small.
+            if self._phase is not HEAD or self.due_s == inf:
                 self.due_s = now_s + limits.head_timeout_s
-        elif self._phase is not Phase.IDLE or self.due_s == inf:
+        elif self._phase is not IDLE or self.due_s == inf:
             self.due_s = now_s + limits.idle_client_s
         self._phase = phase
 

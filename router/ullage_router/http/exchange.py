@@ -101,7 +101,8 @@ class Exchange:
     @property
     def lane(self) -> tuple[str | None, RequestClass]:
         """What a replica must have headroom for: the model, if they differ, and the size."""
-        return self._proxy.router.need(self._ask)[:2]
+        need = self._proxy.router.need(self._ask)
+        return need.model, need.size
 
     @property
     def size_bytes(self) -> int:

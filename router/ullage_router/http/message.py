@@ -10,10 +10,11 @@ Rules (RFC 9110 §7.6, RFC 9112)
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from ullage_shared.address import Address
 
@@ -61,7 +62,7 @@ _SWITCHED: Final = 101
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
-class Fields(NamedTuple):
+class Fields(msgspec.Struct, frozen=True, gc=False):
     """A head's fields, sorted."""
 
     kept: list[bytes]
@@ -85,8 +86,7 @@ def without_named(fields: Fields) -> Fields:
     return Fields(kept, {name: v for name, v in fields.values.items() if name not in named})
 
 
-@dataclass(slots=True)
-class Request:
+class Request(msgspec.Struct, gc=False):
     """One request, whole."""
 
     method: bytes
@@ -139,7 +139,7 @@ def request_head(
     request: Request, request_id: bytes, address: Address, dp_rank: int | None
 ) -> bytes:
     """The head for the replica."""
-    kept, values = request.fields
+    kept, values = request.fields.kept, request.fields.values
     target, client = request.target, request.client
     host = values.get(b"host", _NONE)[0]
     if not target.startswith(b"/"):
@@ -169,7 +169,7 @@ def request_head(
     return b"\r\n".join(lines)
 
 
-class Head(NamedTuple):
+class Head(msgspec.Struct, frozen=True, gc=False):
     """The head of a replica's final response."""
 
     status: int
@@ -210,7 +210,7 @@ def answer_head(
         lines.append(b"x-ullage-why: " + why.encode())
     if b"x-request-id" not in head.fields.values:
         lines.append(b"X-Request-Id: " + request_id)
-    if head.switched:
+    if head.status == _SWITCHED:
         protocol = head.fields.first(b"upgrade") or b"websocket"
         lines.append(b"Connection: Upgrade\r\nUpgrade: " + protocol)
     elif request.http_1_0:

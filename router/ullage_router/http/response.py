@@ -235,9 +235,9 @@ class ResponseReader:
         self._bodiless = self._bodiless or status in _NO_BODY
         bodiless = self._bodiless or status == _SWITCHED
         chunked = self._is_chunked(fields.values.get(b"transfer-encoding"))
-        length = fields.first(b"content-length")
-        self._left_bytes = int(length or 0)
-        framed = chunked or bodiless or length is not None
+        lengths = fields.values.get(b"content-length")
+        self._left_bytes = int(lengths[0] or 0) if lengths else 0
+        framed = chunked or bodiless or lengths is not None
         if self._reason != b"OK" and _CONTROL.search(self._reason):
             raise InvalidResponseError("its reason is no text")
         self.head = Head(status, self._reason, fields, chunked, until_close=not framed)
@@ -260,7 +260,7 @@ class ResponseReader:
         """A response is whole: an interim one, or the one."""
         if self.head is None:
             self._reason = b""
-        elif not self.whole and not self.head.switched:
+        elif not self.whole and self.head.status != _SWITCHED:
             assert self._parser is not None
             self.keep_alive = self._parser.should_keep_alive()
             self.whole = True

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from math import inf, sqrt
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,7 +42,7 @@ def choose(
             load.hold(key)
     rules = Rules(choose=policy or Policy())
     decision = decide(fleet, Need(model), now_s, rng or Random(1), rules, load, Memory(10), tried)
-    return decision._replace(look=None)
+    return msgspec.structs.replace(decision, look=None)
 
 
 def struck(until_s: float) -> Breaker:

@@ -116,14 +116,14 @@ def test_who_looks_now_and_then_can_tell_whose_counts_have_changed_or_that_it_lo
 ) -> None:
     in_flight = InFlight()
     in_flight.hold("before")
-    seen = in_flight.changes_before + len(in_flight.changes)
+    seen = in_flight.changed
     for number in range(count):
         in_flight.hold(f"r{number}").release()
-    begin = seen - in_flight.changes_before
+    new = in_flight.changed - seen
     every = [f"r{number // 2}" for number in range(2 * count)]
-    assert in_flight.changes_before + len(in_flight.changes) == 1 + 2 * count
-    assert begin < 0 or in_flight.changes[begin:] == every
-    assert len(in_flight.changes) <= 1_024
+    assert new == 2 * count
+    assert len(in_flight.changes) == min(1 + new, 1_024)
+    assert [*in_flight.changes][-new:] == every[-1_024:]
 
 
 # What was taken at a moment

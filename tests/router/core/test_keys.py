@@ -325,16 +325,26 @@ def test_a_prompt_is_another_for_another_model_or_salt() -> None:
 # The formula
 
 
+def chained(*pieces: bytes) -> int:
+    key = 0
+    for piece in pieces:
+        key = xxh3_64_intdigest(piece, key)
+    return key
+
+
 def test_keys_are_the_hash_of_the_bytes_that_the_formula_names() -> None:
     system, user = b'{"role":"system","content":"%b"}' % (b"x" * 300), b'{"role":"user"}'
-    head = b'm\xfftalk:"s",[1],"t",' + system + b","
-    raws = [Raw(raw) for raw in (b'"s"', b"[1]", b'"t"')]
-    after_each = xxh3_64_intdigest(head), xxh3_64_intdigest(head + user + b",")
-    assert talk_keys("m", *raws, [Raw(system), Raw(user)]) == after_each
-    assert keys(USER) == (xxh3_64_intdigest(b"m\xfftalk:,,," + bytes(spelled(USER)) + b","),)
+    fields = b'"s"', b"[1]", b'"t"'
+    head, talk = (
+        chained(b"m\xfftalk", *fields, system),
+        chained(b"m\xfftalk", *fields, system, user),
+    )
+    assert talk_keys("m", *map(Raw, fields), [Raw(system), Raw(user)]) == (head, talk)
+    assert keys(USER) == (chained(b"m\xfftalk", bytes(spelled(USER))),)
     assert named_key("m", b"k", None, None) == (xxh3_64_intdigest(b"m\xffheaderk"),)
     assert named_key("m", None, "k", None) == (xxh3_64_intdigest(b"m\xffbodyk"),)
     assert named_key(None, None, None, b"k") == (xxh3_64_intdigest(b"\xfe\xffsessionk"),)
-    block = b'\xfe\xffblocks:""s",' + b"x" * BLOCK_BYTES
-    after_each = xxh3_64_intdigest(block), xxh3_64_intdigest(block + b"x" * BLOCK_BYTES)
+    block = b"x" * BLOCK_BYTES
+    begin = b'\xfe\xffblocks"', b'"s"'
+    after_each = chained(*begin, block), chained(*begin, block, block)
     assert prompted("x" * 2 * BLOCK_BYTES, None, "s") == after_each

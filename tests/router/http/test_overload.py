@@ -157,7 +157,6 @@ async def test_priority_orders_those_that_wait() -> None:
     async with Backend(WELL) as backend, data_plane(fleet=full(backend)) as plane:
         for number, priority in enumerate((5, 0, 7, 0, -2)):
             await waits(plane, of_priority(priority, number))
-        plane.router.recent.clear()
         plane.router.fleet = with_room(backend)
         await eventually(lambda: len(backend.requests) == 5)
         sent = [decided.request_id for decided in plane.router.recent if decided.decision.replica]
