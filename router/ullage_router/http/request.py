@@ -244,12 +244,13 @@ class RequestReader:
             self._fields = without_named(self._fields)
 
     def _judge(self, values: dict[bytes, list[bytes]], version: str) -> None:
-        hosts = values.get(b"host", ())
+        hosts = values.get(b"host")
         if version not in _VERSIONS:
             self._refuse(NOT_HTTP)
-        if (len(hosts) != 1 and (hosts or version == "1.1")) or (
-            hosts and not _names_a_host(hosts[0])
-        ):
+        if hosts is None:
+            if version == "1.1":
+                self._refuse(NO_HOST)
+        elif len(hosts) > 1 or not _names_a_host(hosts[0]):
             self._refuse(NO_HOST)
         codings = values.get(b"transfer-encoding")
         if codings is not None:
