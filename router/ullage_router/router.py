@@ -35,8 +35,9 @@ from ullage_shared.snapshot import RequestClass, class_of
 
 _log: Final = logging.getLogger("ullage.router")
 _REMEMBERED: Final = 256
+_FEW: Final = 16
 _MOST_NUMBERS: Final = 4096
-"""Candidates of remembered decisions, all together: each holds a snapshot."""
+"""Of remembered decisions among more than a few, candidates all together: each holds a snapshot."""
 _MOST_KINDS: Final = 64
 _NO_ROOM: Final = 503
 _ROUND_ROBIN: Final = Way.ROUND_ROBIN  # To look it up in the enum takes as long again.
@@ -93,12 +94,12 @@ class Router:
         """Second tries that the budget did not allow."""
         self.clients_stalled = 0
         """Clients cut off because they took nothing of their answer for too long."""
-        self.recent: deque[Decided] = deque()
+        self.recent: deque[Decided] = deque(maxlen=_REMEMBERED)
         """The latest decisions, the newest last."""
+        self._among_many: deque[Decided] = deque()
+        """Those among more than a few candidates, whose numbers they keep."""
         self._numbers = 0
-        """Of how many candidates they keep the numbers, all together."""
-        self._without = 0
-        """How many of them, the oldest, keep none any more."""
+        """Of how many candidates these are, all together."""
         self.tallies: dict[str, Tally] = {}
         """By replica key; a replica that leaves takes its tally along."""
         self.leaving: dict[str, Replica] = {}
@@ -214,24 +215,21 @@ class Router:
         *,
         second_try: bool,
     ) -> None:
-        """It is settled what comes of a request. Of a large fleet, only the latest decisions keep
-        their candidates' numbers."""
+        """It is settled what comes of a request."""
         self.decisions[decision.why] += 1
-        replica, recent = decision.replica, self.recent
+        replica = decision.replica
         count = 0 if replica is None else self.in_flight.by_replica.get(replica.key, 0)
         settled = Decided(
             time.time(), decision, count, second_try, request_id, prompt_tokens, waited_s
         )
-        if len(recent) >= _REMEMBERED:
-            self._numbers -= recent.popleft().numbers
-            self._without -= self._without > 0
-        recent.append(settled)
-        self._numbers += settled.numbers
-        while self._numbers > _MOST_NUMBERS:
-            oldest = recent[self._without]
-            self._numbers -= oldest.numbers
-            oldest.forget_numbers()
-            self._without += 1
+        self.recent.append(settled)
+        if settled.numbers > _FEW:
+            self._among_many.append(settled)
+            self._numbers += settled.numbers
+            while self._numbers > _MOST_NUMBERS:
+                oldest = self._among_many.popleft()
+                self._numbers -= oldest.numbers
+                oldest.forget_numbers()
 
     def explain(self, ask: Ask) -> Decision:
         """What would be chosen for this request now. Nothing is remembered or counted."""

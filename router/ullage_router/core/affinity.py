@@ -33,6 +33,7 @@ RATE_S: Final = 5.0
 _MOST_HOMES: Final = 1e6
 _MOST_NEW: Final = 10
 _FIRST, _LAST = 2, 8
+_SHARED: Final = 2
 
 
 class Placed(msgspec.Struct, gc=False):
@@ -95,11 +96,12 @@ class Memory:
 
     def find(self, keys: Sequence[int]) -> Known | None:
         """The longest key that has a home."""
-        placed = self._placed
-        for level in range(len(keys) - 1, -1, -1):
-            known = placed.get(keys[level])
-            if known is not None:
-                return Known(level, known, known.home)
+        level, placed_at = len(keys), self._placed.get
+        for key in reversed(keys):
+            level -= 1
+            placed = placed_at(key)
+            if placed is not None:
+                return Known(level, placed, placed.home)
         return None
 
     def keep(
@@ -115,7 +117,7 @@ class Memory:
                 placed.moved_s = now_s
             if placed.leaf and move is not SPREAD:
                 home, moved_s = placed.home, placed.moved_s
-            self._count(keys, known.level, now_s)
+            self._count(keys[: known.level + 1], now_s)
         new = keys[behind:]
         if len(new) > _MOST_NEW:
             new = (*new[:_FIRST], *new[-_LAST:])
@@ -127,10 +129,10 @@ class Memory:
             while len(table) > self.max_keys:
                 table.popitem(last=False)
 
-    def _count(self, keys: Sequence[int], level: int, now_s: float) -> None:
+    def _count(self, keys: Sequence[int], now_s: float) -> None:
         """One more of the known key, and of the shortest two: those that many may share."""
         table = self._placed
-        for key in (*keys[: min(2, level)], keys[level]):
+        for key in keys if len(keys) <= _SHARED + 1 else (*keys[:_SHARED], keys[-1]):
             placed = table.get(key)
             if placed is not None:
                 placed.count = placed.counted(now_s) + 1.0

@@ -129,20 +129,18 @@ def choose(
     if not odds.seats:
         why = Why.FULL if lined_up.seats else _WHY[lined_up.basis]
         return Decision(None, why, look=look)
-    known = memory.find(keys) if keys and rules.affinity.enabled else None
-    if known is not None:
-        homes = homes_for(known.placed, rules.hot_per_s, now_s)
-        if homes > 1:
-            turn = _spread(known, keys, odds, homes, rules)
-        elif (at := odds.place(known.home)) is not None and _stays(field, at, rng, rules):
-            seat = field.seats[at]
-            return Decision(seat.replica, _AFFINITY, seat.score, known, STAY, look)
-        else:
-            turn = _elsewhere(known, keys, odds, at, now_s, rules)
-    elif keys and rules.affinity.enabled:
-        turn = Turn(_NEW_KEY, field, key=keys[0])
-    else:
+    known = None
+    if not keys or not rules.affinity.enabled:
         turn = Turn(_WHY[lined_up.basis], field)
+    elif (known := memory.find(keys)) is None:
+        turn = Turn(_NEW_KEY, field, STAY, keys[0])
+    elif (homes := homes_for(known.placed, rules.hot_per_s, now_s)) > 1:
+        turn = _spread(known, keys, odds, homes, rules)
+    elif (at := odds.place(known.home)) is not None and _stays(field, at, rng, rules):
+        seat = field.seats[at]
+        return Decision(seat.replica, _AFFINITY, seat.score, known, STAY, look)
+    else:
+        turn = _elsewhere(known, keys, odds, at, now_s, rules)
     field, way = turn.field, rules.choose.way
     if odds.returning and way is not Way.WEIGHTED:  # Whose weights count with it.
         field = _thinned(field, rng)

@@ -62,7 +62,8 @@ class Hold:
             count[key] -= 1
             taken[key] -= self._share
         else:  # So that replicas that have left leave nothing behind, nor rounding a crumb.
-            del count[key], taken[key]
+            del taken[key]
+            count.pop(key)  # Counter's own `del` is written in Python.
         load.changes.append(key)
         load.changed += 1
 

@@ -16,7 +16,7 @@ from itertools import islice
 
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import Basis, LineUp, Seat, by_seed
-from ullage_router.core.selection import MOST_AT_ONCE, Field, bounds_of
+from ullage_router.core.selection import MOST_AT_ONCE, Field, parts_of
 
 
 class Odds:
@@ -28,6 +28,7 @@ class Odds:
         "_load",
         "_place",
         "_seen",
+        "_top",
         "field",
         "full",
         "line_up",
@@ -42,6 +43,8 @@ class Odds:
         self._load = load
         self._by_counts = line_up.basis is Basis.OWN_COUNTS
         self._floor = line_up.floor if line_up.basis is Basis.SCORE else 0.0
+        best = 1.0 if self._by_counts else max((seat.base for seat in line_up.seats), default=1.0)
+        self._top = best**line_up.exponent
         self._judge_all()
 
     _seen: int
@@ -57,7 +60,10 @@ class Odds:
     def catch_up(self) -> None:
         """Take in what has been sent, and what has ended, since the last look."""
         load = self._load
-        new, self._seen = load.changed - self._seen, load.changed
+        new = load.changed - self._seen
+        if not new:
+            return
+        self._seen = load.changed
         if new > len(load.changes) or new > len(self.line_up.seats):
             self._judge_all()
             return
@@ -115,9 +121,10 @@ class Odds:
         """Who may be chosen has changed."""
         self._place = {seat.replica.key: place for place, seat in enumerate(self.seats)}
         self.returning = any(seat.share < 1.0 for seat in self.seats)
-        bounds = bounds_of(self.seats) if len(self.seats) > MOST_AT_ONCE else ()
+        many = len(self.seats) > MOST_AT_ONCE
+        parts = parts_of(self.seats, self.weights) if many else None
         self.field = Field(
-            self.seats, self.scores, self.weights, self._load, self._by_counts, bounds
+            self.seats, self.scores, self.weights, self._load, self._by_counts, self._top, parts
         )
 
     def _score(self, seat: Seat, key: str) -> float:

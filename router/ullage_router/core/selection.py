@@ -10,8 +10,9 @@ for as long as the picture lasts, then the next. The square favours headroom, no
 A request with a cache key draws with dice that the key itself throws (weighted rendezvous hashing:
 the replica with the largest `weight / -ln hash(key, replica)`): the odds are the same, and every
 router and worker that sees about the same weights chooses the same, without talking. Among more
-than `MOST_AT_ONCE`, first a part of the ring of seeds is chosen so, by the sum of its weights, then
-one in it: the odds are still the same, for a small part of the hashing.
+than `MOST_AT_ONCE`, first one of about √n parts of the ring of seeds is chosen so, by what its
+weights came to when who may be chosen last changed, then one in it: about the same odds, for a
+small part of the hashing.
 
 Between two snapshots a burst would fall unevenly, as dice do. So a drawn replica that this router
 has sent anything since its snapshot is compared with the next ones drawn, `LOOKS` in all, and the
@@ -22,8 +23,9 @@ Mitzenmacher. Four keep 64 over 8 equal replicas within 3 of each other.)
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from heapq import nlargest
 from itertools import accumulate, pairwise, repeat
-from math import log
+from math import inf, log, log1p
 from random import Random
 from typing import Final
 
@@ -36,9 +38,17 @@ from ullage_router.core.policy import Way
 
 LOOKS: Final = 4
 MOST_AT_ONCE: Final = 64
-_PARTS: Final = 32
 _LN_ALL: Final = 64 * log(2) + 1e-9
 """Of as many hashes as there are: so that no `-ln` of a hash's part of them is 0."""
+_TRIES: Final = 8
+
+
+class Parts(msgspec.Struct, frozen=True, gc=False):
+    """The ring of seeds in about √n parts."""
+
+    bounds: Sequence[int]
+    """Where each begins, and where the last one ends."""
+    weights: Sequence[float]
 
 
 class Field(msgspec.Struct, frozen=True, gc=False):
@@ -51,8 +61,10 @@ class Field(msgspec.Struct, frozen=True, gc=False):
     load: InFlight
     by_counts: bool
     """No sidecar speaks for any: the scores come from requests in flight."""
-    bounds: Sequence[int] = ()
-    """Of the parts of the ring of seeds, if they have been found."""
+    top: float
+    """No weight is above it."""
+    parts: Parts | None = None
+    """Of more than `MOST_AT_ONCE`."""
 
     def only(self, places: Sequence[int]) -> "Field":
         """The field without the others."""
@@ -62,13 +74,14 @@ class Field(msgspec.Struct, frozen=True, gc=False):
             [self.weights[i] for i in places],
             self.load,
             self.by_counts,
+            self.top,
         )
 
     def without(self, place: int) -> "Field":
         """The field without one."""
         seats, scores, weights = [*self.seats], [*self.scores], [*self.weights]
         del seats[place], scores[place], weights[place]
-        return Field(seats, scores, weights, self.load, self.by_counts)
+        return Field(seats, scores, weights, self.load, self.by_counts, self.top)
 
 
 Choose = Callable[[Field, int | None, Random], int]
@@ -77,18 +90,14 @@ Choose = Callable[[Field, int | None, Random], int]
 
 def weighted(field: Field, key: int | None, rng: Random) -> int:
     """At odds of the weights; in a burst, evenly."""
-    weights = field.weights
-    if len(weights) == 1:
+    if len(field.seats) == 1:
         return 0
     if key is not None:
         return _by_key(field, key)
-    up_to = [*accumulate(weights)]
-    if not up_to[-1]:  # All have vanished: they are powers of what may be very small.
-        return _largest(field.scores)
-    first = _drawn(up_to, rng)
+    first = _drawn(field, rng)
     if not _unseen(field, first):
         return first
-    return _evenly(field, [first, *(_drawn(up_to, rng) for _ in range(LOOKS - 1))])
+    return _evenly(field, [first, *(_drawn(field, rng) for _ in range(LOOKS - 1))])
 
 
 def highest(field: Field, key: int | None, rng: Random) -> int:
@@ -105,7 +114,8 @@ def two_choices(field: Field, key: int | None, rng: Random) -> int:
     if key is None:
         pair = rng.sample(range(len(field.seats)), 2)
     else:
-        pair = _largest_few(_chances(key, field.seats), 2)
+        chances = _chances(key, field.seats)
+        pair = nlargest(2, range(len(chances)), key=chances.__getitem__)
     count = field.load.by_replica
     return min(pair, key=lambda i: count.get(field.seats[i].replica.key, 0))
 
@@ -141,47 +151,51 @@ def _place_after(seed: int, seats: Sequence[Seat]) -> int:
     return bisect_right(seats, seed, key=by_seed) % len(seats)
 
 
+def _drawn(field: Field, rng: Random) -> int:
+    """One at odds of the weights: whoever is met at random is taken as often as its weight is of
+    the `top`. Where that takes too long, all weights are added up."""
+    weights, top, dice = field.weights, field.top, rng.random
+    count = len(weights)
+    for _ in range(_TRIES):
+        place = int(dice() * count)
+        if dice() * top < weights[place]:
+            return place
+    up_to = [*accumulate(weights)]
+    if not up_to[-1]:  # All have vanished: they are powers of what may be very small.
+        return _largest(field.scores)
+    # Rounding may leave a crumb: then the last one.
+    return min(bisect_right(up_to, dice() * up_to[-1]), count - 1)
+
+
 def _by_key(field: Field, key: int) -> int:
     seats, weights, begin = field.seats, field.weights, 0
     if len(seats) > MOST_AT_ONCE:
-        begin, end = _part(field, key)
-        seats, weights = seats[begin:end], weights[begin:end]
+        parts = field.parts or parts_of(seats, weights)
+        part = _largest(_ranks(key, range(len(parts.weights)), parts.weights))
+        if parts.weights[part]:
+            begin, end = parts.bounds[part], parts.bounds[part + 1]
+            seats, weights = seats[begin:end], weights[begin:end]
     ranks = _ranks(key, [seat.seed for seat in seats], weights)
-    first = ranks.index(max(ranks))
-    if not ranks[first]:
+    first, *others = sorted(range(len(ranks)), key=ranks.__getitem__, reverse=True)[:LOOKS]
+    if not ranks[first]:  # All weights have vanished.
         return begin + _largest(field.scores[begin : begin + len(seats)])
-    if len(ranks) == 1 or not _unseen(field, begin + first):
+    if not others or not _unseen(field, begin + first):
         return begin + first
-    return _evenly(field, [begin + i for i in _largest_few(ranks, LOOKS)])
+    return _evenly(field, [begin + place for place in (first, *others)])
 
 
-def _part(field: Field, key: int) -> tuple[int, int]:
-    """From where to where on the ring of seeds, for this key."""
-    seats, weights = field.seats, field.weights
-    bounds = field.bounds or bounds_of(seats)
-    sums = [sum(weights[begin:end]) for begin, end in pairwise(bounds)]
-    ranks = _ranks(key, range(_PARTS), sums)
-    best = ranks.index(max(ranks))
-    if not ranks[best]:
-        return 0, len(seats)
-    return bounds[best], bounds[best + 1]
-
-
-def bounds_of(seats: Sequence[Seat]) -> list[int]:
-    """Where the parts of the ring of seeds begin, and where the last one ends."""
-    begins = [bisect_left(seats, part << 59, key=by_seed) for part in range(_PARTS)]
-    return [*begins, len(seats)]
+def parts_of(seats: Sequence[Seat], weights: Sequence[float]) -> Parts:
+    """Part the ring of seeds."""
+    bits = len(seats).bit_length() // 2
+    begins = (part << (64 - bits) for part in range(1 << bits))
+    bounds = [*(bisect_left(seats, begin, key=by_seed) for begin in begins), len(seats)]
+    return Parts(bounds, [sum(weights[begin:end]) for begin, end in pairwise(bounds)])
 
 
 def _ranks(key: int, seeds: Sequence[int], weights: Sequence[float]) -> list[float]:
     """Weighted rendezvous hashing: the largest wins."""
-    hashes = map(xxh3_64_intdigest, repeat(key.to_bytes(8, "little")), seeds)
-    return [w / (_LN_ALL - log(x + 1)) for w, x in zip(weights, hashes, strict=True)]
-
-
-def _drawn(up_to: Sequence[float], rng: Random) -> int:
-    # Rounding may leave a crumb: then the last one.
-    return min(bisect_right(up_to, rng.random() * up_to[-1]), len(up_to) - 1)
+    logs = map(log1p, map(xxh3_64_intdigest, repeat(key.to_bytes(8, "little")), seeds))
+    return [w / (_LN_ALL - ln) for w, ln in zip(weights, logs, strict=True)]
 
 
 def _chances(key: int, seats: Sequence[Seat]) -> list[int]:
@@ -198,7 +212,7 @@ def _unseen(field: Field, place: int) -> float:
 
 def _evenly(field: Field, drawn: Sequence[int]) -> int:
     """Of those drawn, the one with the least unseen for its weight; the first of equals."""
-    best, least = drawn[0], _NEVER
+    best, least = drawn[0], inf
     for place in drawn:
         weight = field.weights[place]
         if weight and (ahead := _unseen(field, place) / weight) < least:
@@ -206,21 +220,8 @@ def _evenly(field: Field, drawn: Sequence[int]) -> int:
     return best
 
 
-_NEVER: Final = float("inf")
-
-
 def _largest(numbers: Sequence[float]) -> int:
     return max(range(len(numbers)), key=numbers.__getitem__)
-
-
-def _largest_few(numbers: Sequence[float], count: int) -> list[int]:
-    """The places of the largest, the largest first. `count` is small: no sorting."""
-    left, places = [*numbers], []
-    for _ in range(min(count, len(left))):
-        place = left.index(max(left))
-        left[place] = -_NEVER
-        places.append(place)
-    return places
 
 
 def _one_of(equals: Sequence[int], field: Field, key: int | None, rng: Random) -> int:

@@ -191,7 +191,9 @@ def test_the_odds_of_three_are_their_squared_scores(keyed: bool) -> None:
 def field_of(scores: Sequence[float], exponent: float) -> Field:
     fleet = fleet_with(dict(zip(names(len(scores)), scores, strict=True)))
     odds = odds_of(fleet, rules_for(Way.WEIGHTED, floor=0.0, exponent=exponent))
-    return Field(odds.seats, odds.scores, odds.weights, InFlight(), by_counts=False)
+    return Field(
+        odds.seats, odds.scores, odds.weights, InFlight(), by_counts=False, top=odds.field.top
+    )
 
 
 @pytest.mark.parametrize("size", [3, 200])
