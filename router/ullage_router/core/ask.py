@@ -25,6 +25,7 @@ _BASE64: Final = b";base64,"
 _INLINE_BYTES: Final = 4096
 """An image is about a thousand tokens, whatever its size."""
 _GLANCE_BYTES: Final = 64
+_STEP_BYTES: Final = 16_384 - _GLANCE_BYTES
 _MOST_INLINE: Final = 256
 _INT64: Final = 2**63
 _ABSENT: Final = Raw()
@@ -213,9 +214,9 @@ def _form(target: bytes) -> tuple[tuple[_Form[_Talk], _Form[_Talk]] | None, bool
 
 def _inline_bytes(body: bytes) -> int:
     """What images and the like have more of than of what the model makes of them."""
-    # One would be met by a glance at it; a search for its beginning takes six times as long.
-    step = _INLINE_BYTES - _GLANCE_BYTES
-    if all(b" " in body[at : at + _GLANCE_BYTES] for at in range(0, len(body), step)):
+    # A glance would fall into a large one, and see no space. To search for where one begins takes
+    # ten times as long.
+    if all(b" " in body[at : at + _GLANCE_BYTES] for at in range(0, len(body), _STEP_BYTES)):
         return 0
     more_bytes, at = 0, body.find(_BASE64)
     for _ in range(_MOST_INLINE):

@@ -37,6 +37,7 @@ from ullage_router.http.errors import (
 from ullage_router.http.events import FirstEvent
 from ullage_router.http.listener import NO_ROOM
 from ullage_router.http.message import Head, Request, request_head
+from ullage_router.http.turns import LARGE_BYTES
 from ullage_router.http.upstream import Failure, Upstream
 from ullage_router.tally import Tally
 from ullage_shared.peer import why_unreachable
@@ -81,6 +82,13 @@ class Exchange:
         self._tried: list[str] = []
 
     def start(self) -> None:
+        """Begin: at once, or when it is this one's turn."""
+        if len(self._request.body) < LARGE_BYTES:
+            self.begin()
+        else:
+            self._proxy.turns.wait(self)
+
+    def begin(self) -> None:
         """Send the request to a replica, as soon as one has room; or refuse it."""
         proxy, request = self._proxy, self._request
         proxy.budget.request(proxy.router.now_s())
@@ -140,7 +148,7 @@ class Exchange:
 
     def abandon(self) -> None:
         """The client has gone."""
-        self._proxy.waiting.leave(self)
+        self._leave()
         upstream, self._upstream = self._upstream, None
         if self._connecting is not None:
             self._connecting.cancel()
@@ -174,7 +182,7 @@ class Exchange:
 
     def stop(self) -> None:
         """The router will not wait for the rest."""
-        self._proxy.waiting.leave(self)
+        self._leave()
         upstream, self._upstream = self._upstream, None
         answer = self._answer
         if answer is None:
@@ -188,6 +196,11 @@ class Exchange:
         if upstream is not None:
             upstream.abort()
         self._let_go()
+
+    def _leave(self) -> None:
+        """Wait no longer for anything."""
+        self._proxy.turns.leave(self)
+        self._proxy.waiting.leave(self)
 
     def _go_to(self, replica: Replica, why: Why) -> None:
         self._replica, self._why = replica, why

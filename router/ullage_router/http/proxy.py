@@ -17,6 +17,7 @@ from ullage_router.http.downstream import Downstream
 from ullage_router.http.listener import Listener
 from ullage_router.http.message import NOTED
 from ullage_router.http.pool import Pool
+from ullage_router.http.turns import Turns
 from ullage_router.router import Router
 from ullage_router.waiting import WaitingRoom
 from ullage_shared.address import Address
@@ -53,6 +54,7 @@ class Proxy:
         self.budget = RetryBudget(RetryPolicy())
         self.pool = Pool(loop, limits, replica_tls)
         self.waiting = WaitingRoom(loop, self._breathing)
+        self.turns = Turns(loop)
         self.name_replica = True
         self.name_why = False
         self.handshakes_failed = 0

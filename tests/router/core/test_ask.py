@@ -445,6 +445,16 @@ def test_an_image_is_a_thousand_tokens_however_many_bytes_it_has() -> None:
     assert abs(images - plain) < 300
 
 
+@pytest.mark.parametrize("before", range(60_000, 80_000, 3_333))
+def test_an_image_among_much_text_is_found_wherever_it_begins(before: int) -> None:
+    def chat(image: bytes) -> bytes:
+        parts = b"so it is " * (before // 9), IMAGE % image, b"and so on " * 3_000
+        return b'{"messages":["%b",%b,"%b"]}' % parts
+
+    small, large = chat(b"A" * 4_000), chat(b"A" * 20_000)
+    assert abs(ask_of(CHAT, large).prompt_bytes - ask_of(CHAT, small).prompt_bytes) < 300
+
+
 def test_a_body_full_of_what_looks_like_images_is_looked_through_in_no_time() -> None:
     body = b'{"messages":["' + b";base64," * 1_000_000 + b'"]}'
     assert 0 <= ask_of(CHAT, body).prompt_bytes <= len(body)
