@@ -15,9 +15,9 @@ weights came to when who may be chosen last changed, then one in it: about the s
 small part of the hashing.
 
 Between two snapshots a burst would fall unevenly, as dice do. So a drawn replica that this router
-has sent anything since its snapshot is compared with the next ones drawn, `LOOKS` in all, and the
-one with the least of it for its weight is taken. Where there is nothing, the first one stands, and
-the odds are exact. (Two choices are known to even a burst out, and to be sound on stale pictures:
+has sent anything since its snapshot is compared with others drawn, `LOOKS` in all, and the one with
+the least of it for its weight is taken. Where there is nothing, the first one stands, and the odds
+are exact. (Two choices are known to even a burst out, and to be sound on stale pictures:
 Mitzenmacher. Four keep 64 over 8 equal replicas within 3 of each other.)
 """
 
@@ -37,7 +37,8 @@ from ullage_router.core.lineup import Seat, by_seed
 from ullage_router.core.policy import Way
 
 LOOKS: Final = 4
-MOST_AT_ONCE: Final = 64
+MOST_AT_ONCE: Final = 16
+_64_BITS: Final = 2**64 - 1
 _LN_ALL: Final = 64 * log(2) + 1e-9
 """Of as many hashes as there are: so that no `-ln` of a hash's part of them is 0."""
 _TRIES: Final = 8
@@ -84,6 +85,8 @@ class Field(msgspec.Struct, frozen=True, gc=False):
         return Field(seats, scores, weights, self.load, self.by_counts, self.top)
 
 
+Dice = Callable[[], float]
+"""A number from 0 to 1, another one at each throw."""
 Choose = Callable[[Field, int | None, Random], int]
 """Which of the field: its place. The key is the request's cache key, if it has one to place."""
 
@@ -92,12 +95,11 @@ def weighted(field: Field, key: int | None, rng: Random) -> int:
     """At odds of the weights; in a burst, evenly."""
     if len(field.seats) == 1:
         return 0
-    if key is not None:
-        return _by_key(field, key)
-    first = _drawn(field, rng)
+    first = _drawn(field, rng.random) if key is None else _first_of(field, key)
     if not _unseen(field, first):
         return first
-    return _evenly(field, [first, *(_drawn(field, rng) for _ in range(LOOKS - 1))])
+    dice = rng.random if key is None else _dice_of(key)
+    return _evenly(field, [first, *(_drawn(field, dice) for _ in range(LOOKS - 1))])
 
 
 def highest(field: Field, key: int | None, rng: Random) -> int:
@@ -151,37 +153,49 @@ def _place_after(seed: int, seats: Sequence[Seat]) -> int:
     return bisect_right(seats, seed, key=by_seed) % len(seats)
 
 
-def _drawn(field: Field, rng: Random) -> int:
+def _drawn(field: Field, dice: Dice) -> int:
     """One at odds of the weights: whoever is met at random is taken as often as its weight is of
     the `top`. Where that takes too long, all weights are added up."""
-    weights, top, dice = field.weights, field.top, rng.random
-    count = len(weights)
+    weights, top = field.weights, field.top
+    size = len(weights)
     for _ in range(_TRIES):
-        place = int(dice() * count)
-        if dice() * top < weights[place]:
+        thrown = dice() * size
+        place = int(thrown)
+        if (thrown - place) * top < weights[place]:  # One throw tells both.
             return place
     up_to = [*accumulate(weights)]
     if not up_to[-1]:  # All have vanished: they are powers of what may be very small.
         return _largest(field.scores)
     # Rounding may leave a crumb: then the last one.
-    return min(bisect_right(up_to, dice() * up_to[-1]), count - 1)
+    return min(bisect_right(up_to, dice() * up_to[-1]), size - 1)
 
 
-def _by_key(field: Field, key: int) -> int:
+def _dice_of(key: int) -> Dice:
+    """Dice that throw the same for the same key everywhere (Knuth's numbers, of MMIX)."""
+
+    def throw() -> float:
+        nonlocal key
+        key = (key * 6364136223846793005 + 1442695040888963407) & _64_BITS
+        return (key >> 11) * 2.0**-53
+
+    return throw
+
+
+def _first_of(field: Field, key: int) -> int:
+    """Where a key would go, if nothing were sent."""
     seats, weights, begin = field.seats, field.weights, 0
     if len(seats) > MOST_AT_ONCE:
         parts = field.parts or parts_of(seats, weights)
-        part = _largest(_ranks(key, range(len(parts.weights)), parts.weights))
-        if parts.weights[part]:
+        ranks = _ranks(key, range(len(parts.weights)), parts.weights)
+        part = ranks.index(max(ranks))
+        if ranks[part]:
             begin, end = parts.bounds[part], parts.bounds[part + 1]
             seats, weights = seats[begin:end], weights[begin:end]
     ranks = _ranks(key, [seat.seed for seat in seats], weights)
-    first, *others = sorted(range(len(ranks)), key=ranks.__getitem__, reverse=True)[:LOOKS]
+    first = ranks.index(max(ranks))
     if not ranks[first]:  # All weights have vanished.
-        return begin + _largest(field.scores[begin : begin + len(seats)])
-    if not others or not _unseen(field, begin + first):
-        return begin + first
-    return _evenly(field, [begin + place for place in (first, *others)])
+        first = _largest(field.scores[begin : begin + len(seats)])
+    return begin + first
 
 
 def parts_of(seats: Sequence[Seat], weights: Sequence[float]) -> Parts:
