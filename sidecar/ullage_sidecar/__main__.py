@@ -26,8 +26,10 @@ from aiohttp import web
 from ullage_shared import log
 from ullage_shared.address import parse_listen
 from ullage_shared.config import ConfigError, keys
-from ullage_sidecar import endpoints, health, metrics
+from ullage_sidecar import command, control, endpoints, health, metrics
 from ullage_sidecar.config import Config, EngineEntry, engine_flags, read
+from ullage_sidecar.control import Control
+from ullage_sidecar.drained import Kept
 from ullage_sidecar.node import Node
 from ullage_sidecar.sources.plugin import ListenError, readings
 
@@ -39,8 +41,11 @@ _log = logging.getLogger("ullage.sidecar")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the sidecar."""
-    options = _parser().parse_args(argv)
+    """Run the sidecar, or ask the one that runs."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments and arguments[0] in command.COMMANDS:
+        return command.main(arguments)
+    options = _parser().parse_args(arguments)
     log.configure(options.log_level)
     try:
         config = read(options.config, _flags(options))
@@ -62,11 +67,14 @@ async def _run(config: Config) -> None:
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, log.no_reload, _log)
     node = Node(config, time.monotonic())
+    kept = Kept(Path(f"{config.socket}.drained"))
+    node.resume(kept.read(), time.monotonic())
     with readings(Path(config.socket), lambda datagram: node.hear(datagram, time.monotonic())):
         async with health.session(config.health) as client:
             await asyncio.gather(*(_first_probe(node, client, entry) for entry in config.engine))
-            async with _serving(node), asyncio.TaskGroup() as group:
-                chores = [_tick(node), *(_watch(node, client, entry) for entry in config.engine)]
+            async with _controlled(node, kept), _serving(node), asyncio.TaskGroup() as group:
+                watches = (_watch(node, client, entry) for entry in config.engine)
+                chores = [_tick(node, kept), *watches]
                 tasks = [group.create_task(chore) for chore in chores]
                 await stop.wait()
                 for task in tasks:
@@ -89,11 +97,26 @@ async def _watch(node: Node, client: aiohttp.ClientSession, entry: EngineEntry) 
     )
 
 
-async def _tick(node: Node) -> None:
+async def _tick(node: Node, kept: Kept) -> None:
     """Render at least every second: changes of state are logged though nobody asks."""
     while True:
         node.published(time.monotonic(), time.time())
+        kept.keep(node.drains)  # One may have ended: its server has started anew.
         await asyncio.sleep(TICK_S)
+
+
+@asynccontextmanager
+async def _controlled(node: Node, kept: Kept) -> AsyncIterator[None]:
+    application = Control(node, kept, time.monotonic, time.time).application()
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=CLOSE_WITHIN_S)
+    await runner.setup()
+    path = control.path_of(node.config.socket)
+    try:
+        await control.listen(runner, path)
+        yield
+    finally:
+        await runner.cleanup()
+        path.unlink(missing_ok=True)
 
 
 @asynccontextmanager
@@ -140,6 +163,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="ullage-sidecar",
         description="Turns the scheduler stats of this node's vLLM servers into scored snapshots.",
         epilog=_epilog(),
+        usage="%(prog)s [flags], or: %(prog)s drain | undrain | status [-h]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = partial(parser.add_argument, default=None)

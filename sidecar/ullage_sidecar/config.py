@@ -21,7 +21,10 @@ from ullage_sidecar.channel import DEFAULT_SOCKET
 from ullage_sidecar.core.settings import Settings
 
 DEFAULT_NAME: Final = "vllm"
-SOCKET_PATH_BYTES: Final = 107
+CONTROL_SUFFIX: Final = ".control"
+"""The control socket's path is the readings' one and this."""
+SOCKET_PATH_BYTES: Final = 107 - len(CONTROL_SUFFIX)
+"""A unix socket's address has no room for more."""
 WEIGHTS_TOLERANCE: Final = 1e-6
 
 

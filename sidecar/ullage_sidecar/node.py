@@ -6,8 +6,9 @@ core folds. Nothing here knows sockets, HTTP or clocks.
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 from ullage_shared.log import Seldom, line
@@ -15,7 +16,7 @@ from ullage_shared.snapshot import SCHEMA, Document, Snapshot, State, encode
 from ullage_sidecar.channel import DatagramError, decode
 from ullage_sidecar.config import Config
 from ullage_sidecar.core.assess import Assessment, assess
-from ullage_sidecar.core.engine import Engine, fold
+from ullage_sidecar.core.engine import Drain, Engine, Undrain, fold
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import Hello, Reading
 from ullage_sidecar.core.render import label, render, sequenced
@@ -102,6 +103,43 @@ class Node:
             if key[0] == name:
                 self._engines[key] = fold(engine, probe, now_s)
 
+    def drain(self, name: str | None, now_s: float) -> None:
+        """Take one server's engines out of service, or all. Raises `KeyError`: unknown."""
+        self._command(name, Drain(), now_s)
+
+    def undrain(self, name: str | None, now_s: float) -> None:
+        """Take them back. Raises `KeyError`: unknown."""
+        self._command(name, Undrain(), now_s)
+
+    @property
+    def drains(self) -> dict[Key, Drain]:
+        """What is out of service: to be kept over restarts of the sidecar."""
+        return {key: engine.drain for key, engine in self._engines.items() if engine.drain}
+
+    def resume(self, drains: Mapping[Key, Drain], now_s: float) -> None:
+        """Go on with what a former sidecar's `drains` were. Engines it no longer has are left out.
+
+        Before anything is heard.
+        """
+        for key, drain in drains.items():
+            if key[0] in self._places:
+                engine = self._engines.get(key) or self._unheard(*key)
+                self._engines[key] = fold(engine, drain, now_s)
+
+    def _command(self, name: str | None, event: Drain | Undrain, now_s: float) -> None:
+        if name is not None and name not in self._places:
+            raise KeyError(name)
+        self._settle()
+        for key, engine in self._engines.items():
+            if name in (None, key[0]):
+                self._engines[key] = fold(engine, event, now_s)
+        self._published_is_old()
+
+    def _published_is_old(self) -> None:
+        """What has just been decided is to be seen at once."""
+        if self._published is not None:
+            self._published = replace(self._published, at_s=-inf)
+
     def published(self, now_s: float, wall_s: float) -> Published:
         """The document of now, or the last one if that is younger than `RENDER_EVERY_S`."""
         last = self._published
@@ -184,7 +222,10 @@ class Node:
     def _unheard(self, name: str, index: int) -> Engine:
         fresh = Engine(name, index, self._since_s, Signals.of(self.config))
         siblings = [engine for key, engine in self._engines.items() if key[0] == name]
-        return fresh._replace(health=siblings[0].health) if siblings else fresh
+        if not siblings:
+            return fresh
+        drained = any(engine.drain for engine in siblings)
+        return fresh._replace(health=siblings[0].health, drain=Drain() if drained else None)
 
     def _forget_ranks(self, hello: Hello) -> None:
         """Drop a placeholder once a rank of its server has spoken, and ranks of a larger past."""

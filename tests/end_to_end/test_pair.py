@@ -9,6 +9,7 @@ import itertools
 import os
 import signal
 import socket
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
@@ -56,6 +57,7 @@ class Pair:
     router: str
     admin: str
     sidecar: str
+    socket: Path
     start_sidecar: Callable[[], int]
     http: aiohttp.ClientSession
 
@@ -146,6 +148,7 @@ def processes(
             "router": f"http://127.0.0.1:{router}",
             "admin": admin_url,
             "sidecar": sidecar_url,
+            "socket": readings,
             "start_sidecar": start_sidecar,
         }
 
@@ -285,6 +288,49 @@ async def test_every_engine_step_of_a_minute_is_received(pair: Pair):
     assert received > 1000
     assert received / (received + lost) >= 0.99
     assert {answer.problem for answer in answers} == {""}
+
+
+async def operator(pair: Pair, *command: str) -> tuple[int, str]:
+    """Exit status of a command to the sidecar, and what it said."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "ullage_sidecar", *command, "--socket", str(pair.socket)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    out, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode()
+
+
+async def test_a_drained_replica_finishes_what_it_has_and_gets_nothing_new(pair: Pair):
+    await pair.until_idle()
+    drained = asyncio.Event()
+    endless = (ask for ask in itertools.chain.from_iterable(load.mixed(50, s) for s in range(99)))
+    asks = itertools.takewhile(lambda _: not drained.is_set(), endless)
+    work = asyncio.create_task(load.run(pair.router, asks, 8, lambda _: None))
+
+    async def busy() -> bool:
+        return ((await pair.snapshot("a"))["running"] or 0) >= 2
+
+    await pair.until("the replica is busy", busy, within_s=30.0)
+    status, said = await operator(pair, "drain", "a", "--wait", "90")
+    assert status == 0, said
+    before, seen = await pair.row("a"), await pair.snapshot("a")
+    assert (seen["state"], seen["running"], seen["waiting"]) == ("draining", 0, 0)
+    assert (before["standing"], before["in_flight"]) == ("draining", 0)
+    others = (await pair.row("b"))["dispatched"]
+
+    async def goes_on() -> bool:
+        return (await pair.row("b"))["dispatched"] >= others + 10
+
+    await pair.until("the other one serves", goes_on, within_s=60.0)
+    drained.set()
+    assert {answer.problem for answer in await work} == {""}
+    assert (await pair.row("a"))["dispatched"] == before["dispatched"]
+    assert (await operator(pair, "undrain", "a"))[0] == 0
+    await pair.until_idle()
+    answers = await load.run(pair.router, load.mixed(20, seed=6), 2, lambda _: None)
+    assert {answer.replica for answer in answers} == {"n/a", "n/b"}
 
 
 async def test_without_its_sidecar_the_router_goes_on_by_its_own_counts(

@@ -4,10 +4,13 @@ Hypothesis here is repeatable and patient: the same examples each run, no limit 
 """
 
 import asyncio
+import signal
 
 import pytest
+from aiohttp import web
 from hypothesis import settings
 
+from sidecar_process import Sidecar
 from ullage_sidecar.channel import Sender
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=60)
@@ -40,3 +43,32 @@ def sender_to():
     yield connect
     for sender in opened:
         sender.close()
+
+
+@pytest.fixture
+async def fake_engine():
+    """A server whose /health is good, until its runner's `cleanup`."""
+
+    async def health(_):
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_get("/health", health)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield runner
+    await runner.cleanup()
+
+
+@pytest.fixture
+def engine_url(fake_engine):
+    return f"http://127.0.0.1:{fake_engine.addresses[0][1]}"
+
+
+@pytest.fixture
+async def sidecar(tmp_path, unused_tcp_port):
+    sidecar = Sidecar(tmp_path, unused_tcp_port)
+    yield sidecar
+    if sidecar.process and sidecar.process.returncode is None:
+        await sidecar.stop(signal.SIGKILL)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ullage_shared.snapshot import State, decode
 from ullage_sidecar.channel import MAGIC, encode_hello, encode_step
 from ullage_sidecar.config import Config, EngineEntry
+from ullage_sidecar.core.engine import Drain
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import Hello
 from ullage_sidecar.node import BATCH, RENDER_EVERY_S, Node
@@ -241,3 +242,66 @@ def test_each_change_of_state_is_one_line(node, caplog):
     lines = [line for line in caplog.messages if "engine=a" in line]
     assert len(lines) == 2
     assert lines[1].startswith("state engine=a was=serving now=down why=")
+
+
+# Drains
+
+
+def states(node, now_s):
+    return [replica.state.value for replica in published(node, now_s).replicas]
+
+
+def test_a_drain_is_published_at_once(node):
+    node.hear(encode_hello(HELLO), T)
+    node.hear(step(1, 5, T), T)
+    before = published(node, T)
+    node.drain("b", T)
+    after = published(node, T)
+    assert (after.replicas[0].state, after.replicas[0].capacity_score) == (State.DRAINING, 0.0)
+    assert after.replicas[0].reason == "drained by its operator"
+    assert after.seq > before.seq
+    assert states(node, T)[1] == "serving"
+    node.undrain("b", T)
+    assert states(node, T) == ["serving", "serving"]
+
+
+def test_without_a_name_all_are_drained_and_an_unknown_name_is_an_error(node):
+    node.drain(None, T)
+    assert states(node, T) == ["draining", "draining"]
+    node.undrain(None, T)
+    assert states(node, T) == ["serving", "serving"]
+    for command in (node.drain, node.undrain):
+        with pytest.raises(KeyError, match="c"):
+            command("c", T)
+    assert node.drains == {}
+
+
+def test_all_ranks_of_a_server_are_drained_and_one_that_speaks_later_too(node):
+    ranks = [replace(HELLO, sender=n, engine_index=n, data_parallel_size=3) for n in range(3)]
+    for hello in ranks[:2]:
+        node.hear(encode_hello(hello), T)
+    node.drain("b", T)
+    node.hear(encode_hello(ranks[2]), T + 1.0)
+    assert states(node, T + 1.0) == ["draining"] * 3 + ["serving"]
+    assert node.drains == {("b", rank): Drain("boot-1") for rank in range(3)}
+
+
+def test_another_node_goes_on_with_the_drains_of_the_first(node):
+    """A restarted sidecar."""
+    ranks = [replace(HELLO, sender=n, engine_index=n, data_parallel_size=2) for n in range(2)]
+    for hello in ranks:
+        node.hear(encode_hello(hello), T)
+    node.drain(None, T)
+    for boot_id, expected in (
+        ("boot-1", ["draining"] * 3),
+        ("boot-2", [*["serving"] * 2, "draining"]),
+    ):
+        second = Node(CONFIG, T + 5.0)
+        second.resume({**node.drains, ("gone", 0): Drain()}, T + 5.0)
+        for name in ("a", "b"):
+            second.probed(name, Probe(None), T + 5.0)
+        assert states(second, T + 5.0)[-1] == "draining"
+        for hello in ranks:
+            second.hear(encode_hello(replace(hello, boot_id=boot_id)), T + 6.0)
+        second.probed("b", Probe(None), T + 6.0)
+        assert states(second, T + 6.0) == expected

@@ -1,6 +1,7 @@
 """One engine as the sidecar knows it: a value, and how each event changes it.
 
-Events: `Hello` and `Reading` from the plugin, `Probe` from `/health`. Rules
+Events: `Hello` and `Reading` from the plugin, `Probe` from `/health`, `Drain` and `Undrain` from
+the operator. Rules
 
 * A new `boot_id` is a new incarnation: everything but the counters starts afresh. An incarnation
   that began earlier is ignored as long as the newer one still speaks.
@@ -9,6 +10,8 @@ Events: `Hello` and `Reading` from the plugin, `Probe` from `/health`. Rules
 * A sender repeats hello and last step every second. One that repeats its hello alone has made no
   step yet, so an engine none of whose senders ever told a step has been idle since it started;
   unless one of them was told of tokens. Then vLLM hides the steps, and the signals are unknown.
+* A drain ends with the incarnation that it was meant for: a server that starts anew is wanted. Of
+  one whose plugin never spoke, `/health` tells: it was gone, and it answers.
 
 The values made anew for every step are named tuples: a frozen dataclass takes four times as long.
 """
@@ -23,7 +26,19 @@ from ullage_sidecar.core.health import Health, Probe
 from ullage_sidecar.core.reading import Hello, Reading
 from ullage_sidecar.core.signals import Signals
 
-Event = Hello | Reading | Probe
+
+class Drain(NamedTuple):
+    """The operator takes the engine out of service."""
+
+    boot_id: str | None = None
+    """The incarnation that is meant. `None`: the present one, or the first one to speak."""
+
+
+class Undrain(NamedTuple):
+    """The operator wants it back."""
+
+
+Event = Hello | Reading | Probe | Drain | Undrain
 
 MAX_SENDERS: Final = 64
 """Of one engine. vLLM has one per API process; beyond this the longest silent one is forgotten."""
@@ -61,6 +76,8 @@ class Engine(NamedTuple):
     health: Health = Health()
     senders: Mapping[int, Sender] = MappingProxyType({})
     counts: Counts = Counts()
+    drain: Drain | None = None
+    """`None`: it is in service."""
 
     @property
     def hides_steps(self) -> bool:
@@ -79,7 +96,20 @@ def fold(engine: Engine, event: Event, now_s: float) -> Engine:
         return _after_reading(engine, event, now_s)
     if isinstance(event, Hello):
         return _after_hello(engine, event, now_s)
-    return engine._replace(health=engine.health.after(event, now_s))
+    if isinstance(event, Probe):
+        return _after_probe(engine, event, now_s)
+    if isinstance(event, Undrain):
+        return engine._replace(drain=None)
+    present = engine.hello.boot_id if engine.hello else None
+    return engine._replace(drain=Drain(event.boot_id or present))
+
+
+def _after_probe(engine: Engine, probe: Probe, now_s: float) -> Engine:
+    before = engine.health
+    returned = engine.hello is None and before.certain and probe.fault is None
+    return engine._replace(
+        health=before.after(probe, now_s), drain=None if returned else engine.drain
+    )
 
 
 def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
@@ -107,6 +137,7 @@ def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
         started_s=min(started_s, engine.started_s),
         heard_s=now_s,
         senders=senders,
+        drain=_still_meant(engine.drain, hello),
     )
     if engine.hides_steps:
         return engine._replace(signals=engine.signals.cleared())
@@ -114,6 +145,12 @@ def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
         idle = engine.signals.with_step(0, 0, 0.0, engine.started_s)
         return engine._replace(signals=idle)
     return engine
+
+
+def _still_meant(drain: Drain | None, hello: Hello) -> Drain | None:
+    if drain is None or drain.boot_id not in (None, hello.boot_id):
+        return None
+    return Drain(hello.boot_id)
 
 
 def _is_former(engine: Engine, started_s: float, now_s: float) -> bool:
@@ -148,6 +185,7 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
         health,
         {**engine.senders, reading.sender: sender._replace(heard_s=now_s, step=reading)},
         counts,
+        engine.drain,
     )
 
 

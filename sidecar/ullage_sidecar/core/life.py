@@ -3,6 +3,7 @@
     state      factor   when
     starting   0        it has never answered
     down       0        it answered before, and its present fault is believed (see health)
+    draining   0        its operator has taken it out of service
     hung       0        it has work, its sender lives, and no step came for `hung_after_s`
     serving    1        nothing was heard from its plugin: how long it is up is unknown
     warming    0        up for less than `zero_until_s`
@@ -44,6 +45,8 @@ def judge(engine: Engine, settings: Settings, now_s: float) -> Life:
         return Life(State.STARTING, 0.0, f"/health: {fault}")
     if health.is_down(stepped_at_s, limits.signs_of_life_s, now_s):
         return Life(State.DOWN, 0.0, f"/health: {fault}")
+    if engine.drain is not None:
+        return Life(State.DRAINING, 0.0, "drained by its operator")
     if _makes_no_step(engine, settings, now_s):
         return Life(
             State.HUNG, 0.0, f"has work, made no step for more than {limits.hung_after_s:g} s"

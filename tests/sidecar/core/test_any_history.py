@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ullage_shared.snapshot import SCHEMA, Document, decode, encode
 from ullage_sidecar.core.assess import assess
 from ullage_sidecar.core.depletion import DepletionSettings
-from ullage_sidecar.core.engine import Engine, fold
+from ullage_sidecar.core.engine import Drain, Engine, Undrain, fold
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.penalty import Form, PenaltySettings
 from ullage_sidecar.core.reading import Hello, Reading
@@ -51,8 +51,9 @@ readings = st.builds(
     prefix_hits=maybe_counts,
 )
 probes = st.builds(Probe, fault=st.none() | st.just("status 503"), certain=st.booleans())
+commands = st.builds(Drain, st.none() | st.sampled_from(["a", "b"])) | st.builds(Undrain)
 histories = st.lists(
-    st.tuples(hellos | readings | readings | probes, st.floats(-2.0, 10.0)), max_size=40
+    st.tuples(hellos | readings | readings | probes | commands, st.floats(-2.0, 10.0)), max_size=40
 )
 
 

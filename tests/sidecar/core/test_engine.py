@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ullage_sidecar.core.engine import MAX_SENDERS, Engine, fold
+from ullage_sidecar.core.engine import MAX_SENDERS, Drain, Engine, Undrain, fold
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import Hello, Reading
 from ullage_sidecar.core.settings import Settings
@@ -162,3 +162,51 @@ def test_the_longest_silent_of_too_many_senders_is_forgotten():
     for number in range(MAX_SENDERS + 3):
         engine = fold(engine, replace(OLD, sender=number), 1000.0 + number / 1000)
     assert set(engine.senders) == set(range(3, MAX_SENDERS + 3))
+
+
+# Drains
+
+
+def test_a_drain_is_for_the_incarnation_that_is_there_and_ends_with_it():
+    drained = after((OLD, 1000.0), (Drain(), 1000.1))
+    assert drained.drain == Drain("boot-1")
+    assert after((OLD, 1001.0), (STEP, 1001.1), engine=drained).drain == Drain("boot-1")
+    assert after((YOUNG, 1100.0), engine=drained).drain is None
+    assert after((Undrain(), 1000.2), engine=drained).drain is None
+
+
+def test_a_drain_of_one_unheard_is_for_the_first_that_speaks():
+    drained = after((Drain(), 1000.0), (OLD, 1000.1))
+    assert drained.drain == Drain("boot-1")
+    assert after((YOUNG, 1100.0), engine=drained).drain is None
+
+
+def test_a_drain_of_another_incarnation_ends_when_this_one_speaks():
+    """The sidecar was away while the server was started anew."""
+    assert after((Drain("boot-0"), 1000.0), (OLD, 1000.1)).drain is None
+    assert after((Drain("boot-1"), 1000.0), (OLD, 1000.1)).drain == Drain("boot-1")
+
+
+def test_the_word_of_a_former_incarnation_ends_no_drain():
+    drained = after((YOUNG, 1100.0), (Drain(), 1100.1), (OLD, 1100.2))
+    assert drained.drain == Drain("boot-2")
+
+
+GOOD, REFUSED, LATE = Probe(None), Probe("Connection refused"), Probe("late", certain=False)
+
+
+@pytest.mark.parametrize(
+    ("probes", "lasts"),
+    [
+        ((GOOD, GOOD), True),
+        ((GOOD, LATE, GOOD), True),
+        ((GOOD, REFUSED), True),
+        ((GOOD, REFUSED, LATE), True),
+        ((GOOD, REFUSED, GOOD), False),
+    ],
+)
+def test_of_one_whose_plugin_never_spoke_health_tells_that_it_has_started_anew(probes, lasts):
+    drained = after((Drain(), 1000.0), *((probe, 1001.0) for probe in probes))
+    assert (drained.drain is not None) is lasts
+    heard = after((OLD, 1000.0), (Drain(), 1000.0), *((probe, 1001.0) for probe in probes))
+    assert heard.drain == Drain("boot-1")

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from ullage_shared.snapshot import State
-from ullage_sidecar.core.engine import Engine, fold
+from ullage_sidecar.core.engine import Drain, Engine, Undrain, fold
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.life import judge
 from ullage_sidecar.core.reading import Hello, Reading
@@ -39,6 +39,7 @@ IN_STATE = {
     State.RAMPING: engine_after(GOOD, HELLO, started_s=T - 40.0),
     State.SERVING: engine_after(GOOD, HELLO, IDLE),
     State.HUNG: engine_after(GOOD, HELLO, STALE),
+    State.DRAINING: engine_after(GOOD, HELLO, IDLE, Drain()),
     State.DOWN: engine_after(GOOD, HELLO, IDLE, REFUSED),
 }
 NEXT = replace(BUSY, seq=6, at_s=T)
@@ -50,30 +51,34 @@ EVENTS = {
     "healthy": GOOD,
     "refused": REFUSED,
     "one timeout": LATE,
+    "drain": Drain(),
+    "undrain": Undrain(),
 }
-S, W, R, V, H, D = (
+S, W, R, V, H, N, D = (
     State.STARTING,
     State.WARMING,
     State.RAMPING,
     State.SERVING,
     State.HUNG,
+    State.DRAINING,
     State.DOWN,
 )
 # What follows, column by column as in EVENTS. A step proves a starting server alive, but does not
-# outweigh a refused connection; a new boot must answer /health before it warms up.
+# outweigh a refused connection; a new boot must answer /health before it warms up. Who is drained
+# must be there; a new boot is wanted again.
 TABLE = {
-    State.STARTING: (S, S, D, D, V, S, S),
-    State.WARMING: (W, S, W, H, W, D, W),
-    State.RAMPING: (R, S, R, H, R, D, R),
-    State.SERVING: (V, S, V, V, V, D, V),
-    State.HUNG: (H, S, V, H, H, D, H),
-    State.DOWN: (D, S, D, D, V, D, D),
+    State.STARTING: (S, S, D, D, V, S, S, S, S),
+    State.WARMING: (W, S, W, H, W, D, W, N, W),
+    State.RAMPING: (R, S, R, H, R, D, R, N, R),
+    State.SERVING: (V, S, V, V, V, D, V, N, V),
+    State.HUNG: (H, S, V, H, H, D, H, N, H),
+    State.DRAINING: (N, S, N, N, N, D, N, N, V),
+    State.DOWN: (D, S, D, D, V, D, D, D, D),
 }
 
 
-def test_the_table_names_every_state_but_draining_and_every_event():
-    """Nothing drains yet."""
-    assert set(TABLE) == set(IN_STATE) == set(State) - {State.DRAINING}
+def test_the_table_names_every_state_and_every_event():
+    assert set(TABLE) == set(IN_STATE) == set(State)
     assert all(len(row) == len(EVENTS) for row in TABLE.values())
 
 
