@@ -215,7 +215,8 @@ class Router:
         *,
         second_try: bool,
     ) -> None:
-        """It is settled what comes of a request."""
+        """It is settled what comes of a request. Among many candidates, only the latest decisions
+        keep their numbers."""
         self.decisions[decision.why] += 1
         replica = decision.replica
         count = 0 if replica is None else self.in_flight.by_replica.get(replica.key, 0)

@@ -98,8 +98,7 @@ def weighted(field: Field, key: int | None, rng: Random) -> int:
     first = _drawn(field, rng.random) if key is None else _first_of(field, key)
     if not _unseen(field, first):
         return first
-    dice = rng.random if key is None else _dice_of(key)
-    return _evenly(field, [first, *(_drawn(field, dice) for _ in range(LOOKS - 1))])
+    return _least_ahead(field, first, rng.random if key is None else _dice_of(key))
 
 
 def highest(field: Field, key: int | None, rng: Random) -> int:
@@ -224,12 +223,16 @@ def _unseen(field: Field, place: int) -> float:
     return 0.0 if field.by_counts else field.seats[place].base - field.scores[place]
 
 
-def _evenly(field: Field, drawn: Sequence[int]) -> int:
-    """Of those drawn, the one with the least unseen for its weight; the first of equals."""
-    best, least = drawn[0], inf
-    for place in drawn:
-        weight = field.weights[place]
-        if weight and (ahead := _unseen(field, place) / weight) < least:
+def _least_ahead(field: Field, first: int, dice: Dice) -> int:
+    """Of the first one and others drawn, the one with the least unseen for its weight; the first of
+    equals."""
+    seats, scores, weights = field.seats, field.scores, field.weights
+    best, least, place = first, inf, first
+    for look in range(LOOKS):
+        if look:
+            place = _drawn(field, dice)
+        weight = weights[place]
+        if weight and (ahead := (seats[place].base - scores[place]) / weight) < least:
             best, least = place, ahead
     return best
 

@@ -237,7 +237,7 @@ def held() -> int:
 def forget_decisions(plane: Plane) -> None:
     """They are bounded, but hold pictures of a fleet that keeps changing here."""
     plane.router.recent.clear()
-    plane.router._told.clear()
+    plane.router._among_many.clear()
     plane.router._numbers = 0
 
 
