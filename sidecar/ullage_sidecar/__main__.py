@@ -185,7 +185,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _epilog() -> str:
-    rows = ["keys of the configuration file:"]
+    rows = [
+        "commands to the sidecar that runs on this node (each has its own --help):",
+        "  drain [ENGINE] [--wait S]    take a server out of service, until it starts anew",
+        "  undrain [ENGINE]             take it back",
+        "  status                       how the engines stand",
+        "",
+        "keys of the configuration file:",
+    ]
     for key in keys(Config):
         default = "" if key.default is None or key.default == () else f" [{key.default}]"
         rows.append(f"  {key.name:<28} {key.description}{default}")

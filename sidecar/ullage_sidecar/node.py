@@ -117,12 +117,13 @@ class Node:
         return {key: engine.drain for key, engine in self._engines.items() if engine.drain}
 
     def resume(self, drains: Mapping[Key, Drain], now_s: float) -> None:
-        """Go on with what a former sidecar's `drains` were. Engines it no longer has are left out.
+        """Go on with what a former sidecar's `drains` were. What no engine of this node can be is
+        left out.
 
         Before anything is heard.
         """
         for key, drain in drains.items():
-            if key[0] in self._places:
+            if key[0] in self._places and 0 <= key[1] < MAX_RANKS:
                 engine = self._engines.get(key) or self._unheard(*key)
                 self._engines[key] = fold(engine, drain, now_s)
 

@@ -13,7 +13,7 @@ from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.core.engine import Drain
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import Hello
-from ullage_sidecar.node import BATCH, RENDER_EVERY_S, Node
+from ullage_sidecar.node import BATCH, MAX_RANKS, RENDER_EVERY_S, Node
 
 CONFIG = Config(
     node="gpu-03",
@@ -297,7 +297,9 @@ def test_another_node_goes_on_with_the_drains_of_the_first(node):
         ("boot-2", [*["serving"] * 2, "draining"]),
     ):
         second = Node(CONFIG, T + 5.0)
-        second.resume({**node.drains, ("gone", 0): Drain()}, T + 5.0)
+        odd = {("gone", 0): Drain(), ("b", -1): Drain(), ("b", MAX_RANKS): Drain()}
+        second.resume({**node.drains, **odd}, T + 5.0)
+        assert second.drains == node.drains
         for name in ("a", "b"):
             second.probed(name, Probe(None), T + 5.0)
         assert states(second, T + 5.0)[-1] == "draining"
