@@ -26,9 +26,9 @@ from aiohttp import web
 from ullage_shared import log
 from ullage_shared.address import parse_listen
 from ullage_shared.config import ConfigError, keys
-from ullage_sidecar import command, control, endpoints, health, metrics
+from ullage_sidecar import command, endpoints, health, metrics
 from ullage_sidecar.config import Config, EngineEntry, engine_flags, read
-from ullage_sidecar.control import Control
+from ullage_sidecar.control import Control, listening, path_of
 from ullage_sidecar.drained import Kept
 from ullage_sidecar.node import Node
 from ullage_sidecar.sources.plugin import ListenError, readings
@@ -72,7 +72,9 @@ async def _run(config: Config) -> None:
     with readings(Path(config.socket), lambda datagram: node.hear(datagram, time.monotonic())):
         async with health.session(config.health) as client:
             await asyncio.gather(*(_first_probe(node, client, entry) for entry in config.engine))
-            async with _controlled(node, kept), _serving(node), asyncio.TaskGroup() as group:
+            control = Control(node, kept, time.monotonic)
+            controlled = listening(control, path_of(config.socket), CLOSE_WITHIN_S)
+            async with controlled, _serving(node), asyncio.TaskGroup() as group:
                 watches = (_watch(node, client, entry) for entry in config.engine)
                 chores = [_tick(node, kept), *watches]
                 tasks = [group.create_task(chore) for chore in chores]
@@ -103,20 +105,6 @@ async def _tick(node: Node, kept: Kept) -> None:
         node.published(time.monotonic(), time.time())
         kept.keep(node.drains)  # One may have ended: its server has started anew.
         await asyncio.sleep(TICK_S)
-
-
-@asynccontextmanager
-async def _controlled(node: Node, kept: Kept) -> AsyncIterator[None]:
-    application = Control(node, kept, time.monotonic, time.time).application()
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=CLOSE_WITHIN_S)
-    await runner.setup()
-    path = control.path_of(node.config.socket)
-    try:
-        await control.listen(runner, path)
-        yield
-    finally:
-        await runner.cleanup()
-        path.unlink(missing_ok=True)
 
 
 @asynccontextmanager

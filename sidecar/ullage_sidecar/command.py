@@ -2,10 +2,12 @@
 sidecar that runs on this node.
 
 A drain has been waited for once no request runs or waits, for `SETTLED_S`: as long as routers may
-take to hear of it, and to send what they had decided before. Of an engine that is down there is
-nothing to wait for. Where vLLM's plugin is silent nobody can tell, so it is waited in vain.
+take to hear of it, and to send what they had decided before. Where nobody listens any more there is
+nothing to wait for. Where vLLM's plugin is silent nobody can tell, so it is waited in vain. A
+sidecar that is started anew meanwhile is waited for.
 
-Exit status: 0 done; 1 the time was up, or no sidecar answers; 2 wrong usage, or no such engine.
+Exit status: 0 done; 1 the time was up, the drain was ended, or no sidecar answers; 2 wrong usage,
+or no such engine.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -20,16 +23,14 @@ import aiohttp
 import msgspec
 
 from ullage_shared.config import ConfigError, load
-from ullage_shared.snapshot import State
 from ullage_sidecar.config import Config
-from ullage_sidecar.control import Row, path_of
+from ullage_sidecar.control import Row, Standing, path_of
 
 COMMANDS: Final = ("drain", "undrain", "status")
 SETTLED_S: Final = 2.0
 """Four polls of a router, by default."""
 LOOK_EVERY_S: Final = 0.1
 ANSWER_WITHIN_S: Final = 5.0
-_GONE: Final = (State.DOWN, State.STARTING)
 
 
 class CommandError(Exception):
@@ -57,43 +58,53 @@ async def _run(options: argparse.Namespace) -> int:
     connector = aiohttp.UnixConnector(str(path))
     timeout = aiohttp.ClientTimeout(total=ANSWER_WITHIN_S)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-        engine = getattr(options, "engine", None)
-        rows = await _ask(session, path, options.command, engine)
+        sidecar = _Sidecar(session, path, getattr(options, "engine", None))
+        standing = await sidecar.ask(options.command)
+        if standing.not_kept:
+            why = f"a restart of the sidecar will forget it: {standing.not_kept}"
+            sys.stderr.write(f"ullage-sidecar {options.command}: {why}\n")
+        rows = standing.rows
         if options.command == "drain" and options.wait:
-            rows = await _wait(session, path, [row.engine for row in rows], options.wait)
+            rows = await _wait(sidecar, options.wait)
     sys.stdout.write(_table(rows))
     return 0
 
 
-async def _wait(
-    session: aiohttp.ClientSession, path: Path, engines: Sequence[str], within_s: float
-) -> list[Row]:
-    """Wait until nothing runs on these engines any more. Raises `CommandError`."""
+async def _wait(sidecar: "_Sidecar", within_s: float) -> list[Row]:
+    """Wait until nothing runs there any more. Raises `CommandError`."""
     end_s = time.monotonic() + within_s
-    quiet_since_s: float | None = None
+    quiet_since_s = inf
+    rows: list[Row] = []
     while True:
-        rows = [row for row in await _ask(session, path, "status") if row.engine in engines]
-        busy = [row for row in rows if not _is_quiet(row)]
+        problem = ""
+        try:
+            rows = (await sidecar.ask("status")).rows
+        except CommandError as error:
+            problem = str(error)
+        ended = [row.engine for row in rows if not row.drained]
+        if ended:
+            raise CommandError(f"{', '.join(ended)}: undrained meanwhile, or started anew", 1)
         now_s = time.monotonic()
-        if busy:
-            quiet_since_s = None
-        elif all(row.state in _GONE for row in rows):
+        if problem or not rows or not all(map(_is_quiet, rows)):
+            quiet_since_s = inf
+        elif all(row.gone for row in rows) or now_s - quiet_since_s >= SETTLED_S:
             return rows
         else:
-            quiet_since_s = now_s if quiet_since_s is None else quiet_since_s
-            if now_s - quiet_since_s >= SETTLED_S:
-                return rows
+            quiet_since_s = min(quiet_since_s, now_s)
         if now_s >= end_s:
             sys.stdout.write(_table(rows))
-            raise CommandError(f"after {within_s:g} s: {_what_is_left(busy)}", 1)
+            raise CommandError(f"after {within_s:g} s: {problem or _what_is_left(rows)}", 1)
         await asyncio.sleep(min(LOOK_EVERY_S, end_s - now_s))
 
 
 def _is_quiet(row: Row) -> bool:
-    return row.state in _GONE or (row.running == 0 and row.waiting == 0)
+    if row.gone:
+        return not row.running and not row.waiting
+    return row.running == 0 and row.waiting == 0
 
 
-def _what_is_left(busy: Sequence[Row]) -> str:
+def _what_is_left(rows: Sequence[Row]) -> str:
+    busy = [row for row in rows if not _is_quiet(row)]
     if not busy:
         return "nothing runs, but routers may not have heard of it yet"
     return "; ".join(
@@ -104,19 +115,33 @@ def _what_is_left(busy: Sequence[Row]) -> str:
     )
 
 
-async def _ask(
-    session: aiohttp.ClientSession, path: Path, command: str, engine: str | None = None
-) -> list[Row]:
-    method = "GET" if command == "status" else "POST"
-    params = {} if engine is None else {"engine": engine}
-    try:
-        async with session.request(method, f"http://sidecar/{command}", params=params) as answer:
-            body = await answer.read()
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise CommandError(f"no sidecar answers at {path}: {_why(error)}", 1) from error
-    if answer.status != 200:
-        raise CommandError(body.decode(errors="replace"), 2)
-    return msgspec.json.decode(body, type=list[Row])
+class _Sidecar:
+    """The one that runs, asked of one server or of all."""
+
+    def __init__(self, session: aiohttp.ClientSession, path: Path, engine: str | None) -> None:
+        self._session = session
+        self._path = path
+        self._params = {} if engine is None else {"engine": engine}
+
+    async def ask(self, command: str) -> Standing:
+        """Send a command. Raises `CommandError`."""
+        method = "GET" if command == "status" else "POST"
+        url = f"http://sidecar/{command}"
+        try:
+            async with self._session.request(method, url, params=self._params) as answer:
+                body = await answer.read()
+        except TimeoutError as error:
+            why = f"the sidecar at {self._path} gives no answer within {ANSWER_WITHIN_S:g} s"
+            raise CommandError(why, 1) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise CommandError(f"no sidecar answers at {self._path}: {_why(error)}", 1) from error
+        if answer.status == 404:
+            raise CommandError(body.decode(errors="replace"), 2)
+        try:
+            return msgspec.json.decode(body, type=Standing)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            why = f"what answers at {self._path} is no sidecar of this version"
+            raise CommandError(f"{why}: status {answer.status}, {error}", 1) from error
 
 
 def _why(error: Exception) -> str:

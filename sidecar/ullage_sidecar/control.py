@@ -2,13 +2,15 @@
 
 POST /drain[?engine=NAME]      take it out of service: its score is 0 from the next snapshot on
 POST /undrain[?engine=NAME]    take it back
-GET  /status                   how the engines stand
+GET  /status[?engine=NAME]     how the engines stand
 
 Each answers with the engines' rows, 404 if there is no such engine. Who may send readings may
 drain: the file's mode is the only guard.
 """
 
-from collections.abc import Callable
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -16,6 +18,7 @@ from aiohttp import web
 
 from ullage_shared.snapshot import State
 from ullage_sidecar.config import CONTROL_SUFFIX
+from ullage_sidecar.core.render import label
 from ullage_sidecar.drained import Kept
 from ullage_sidecar.node import Node
 from ullage_sidecar.sources.plugin import MODE, ListenError
@@ -31,23 +34,31 @@ class Row(msgspec.Struct, frozen=True):
     running: int | None
     """Requests in vLLM's running batch; `None`: unknown."""
     waiting: int | None
+    drained: bool
+    gone: bool
+    """Nobody listens at its port, or it says itself that it is dead."""
 
 
-def path_of(socket: str) -> Path:
+class Standing(msgspec.Struct, frozen=True):
+    """An answer."""
+
+    rows: list[Row]
+    not_kept: str = ""
+    """Why a restart of the sidecar would forget what is drained; else empty."""
+
+
+def path_of(readings: str) -> Path:
     """Where the control socket is, by where the readings' one is."""
-    return Path(socket + CONTROL_SUFFIX)
+    return Path(readings + CONTROL_SUFFIX)
 
 
 class Control:
     """Carries out what operators want."""
 
-    def __init__(
-        self, node: Node, kept: Kept, clock: Callable[[], float], wall: Callable[[], float]
-    ) -> None:
+    def __init__(self, node: Node, kept: Kept, clock: Callable[[], float]) -> None:
         self._node = node
         self._kept = kept
         self._clock = clock
-        self._wall = wall
 
     def application(self) -> web.Application:
         """The HTTP side."""
@@ -63,49 +74,77 @@ class Control:
     async def _undrain(self, request: web.Request) -> web.Response:
         return self._command(self._node.undrain, request)
 
-    async def _status(self, _: web.Request) -> web.Response:
-        return _answer(self._rows(None))
+    async def _status(self, request: web.Request) -> web.Response:
+        return _answer(Standing(self._rows(request.query.get("engine"))))
 
     def _command(
         self, command: Callable[[str | None, float], None], request: web.Request
     ) -> web.Response:
         name = request.query.get("engine")
+        if request.query.keys() - {"engine"}:
+            return web.Response(status=404, text="wanted no parameter but engine")
         try:
             command(name, self._clock())
         except KeyError:
             known = ", ".join(entry.name for entry in self._node.config.engine)
             return web.Response(status=404, text=f"no engine {name!r}; wanted one of: {known}")
-        self._kept.keep(self._node.drains)
-        return _answer(self._rows(name))
+        return _answer(Standing(self._rows(name), self._kept.keep(self._node.drains)))
 
     def _rows(self, name: str | None) -> list[Row]:
-        published = self._node.published(self._clock(), self._wall())
-        node = f"{self._node.config.node}/"
         rows = []
-        for snapshot in published.replicas:
-            engine = snapshot.id.removeprefix(node)
-            if name in (None, engine.partition(":")[0]):
+        for engine, judged in self._node.assessed(self._clock()):
+            running, waiting = engine.signals.running.value, engine.signals.waiting.value
+            if name in (None, engine.name):
                 rows.append(
                     Row(
-                        engine,
-                        snapshot.state,
-                        snapshot.reason,
-                        snapshot.capacity_score,
-                        snapshot.running,
-                        snapshot.waiting,
+                        label(engine),
+                        judged.state,
+                        judged.reason,
+                        judged.capacity,
+                        None if judged.silent or running is None else int(running),
+                        None if judged.silent or waiting is None else int(waiting),
+                        engine.drain is not None,
+                        engine.health.fault is not None and engine.health.certain,
                     )
                 )
         return rows
 
 
-async def listen(runner: web.AppRunner, path: Path) -> None:
+@contextlib.asynccontextmanager
+async def listening(control: Control, path: Path, close_within_s: float) -> AsyncIterator[None]:
     """Serve at `path`. Raises `ListenError`."""
+    application = control.application()
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=close_within_s)
+    await runner.setup()
     try:
-        await web.UnixSite(runner, str(path)).start()
-        path.chmod(MODE)  # noqa: ASYNC240 -- once, at the start
+        with _bound(path) as listener:
+            await web.SockSite(runner, listener).start()
+            yield
+    finally:
+        await runner.cleanup()
+
+
+@contextlib.contextmanager
+def _bound(path: Path) -> Iterator[socket.socket]:
+    """A socket at `path`, of which nobody else's file is removed. (Who has the readings' socket has
+    this one: what lies here is a dead sidecar's.) Raises `ListenError`."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            path.unlink()
+        listener.bind(str(path))
+        path.chmod(MODE)
+        owned = path.stat().st_ino
     except OSError as error:
-        raise ListenError(f"socket {path}: {error.strerror or error}") from error
+        listener.close()
+        raise ListenError(f"socket {path}: {error.strerror}") from error
+    try:
+        yield listener
+    finally:
+        with contextlib.suppress(OSError):
+            if path.stat().st_ino == owned:
+                path.unlink()
 
 
-def _answer(rows: list[Row]) -> web.Response:
-    return web.Response(body=msgspec.json.encode(rows), content_type="application/json")
+def _answer(standing: Standing) -> web.Response:
+    return web.Response(body=msgspec.json.encode(standing), content_type="application/json")

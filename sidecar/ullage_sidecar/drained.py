@@ -31,6 +31,7 @@ class Kept:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._drains: Mapping[Key, Drain] = {}
+        self._fault = ""
 
     def read(self) -> Mapping[Key, Drain]:
         """What was kept; nothing, if there is no file."""
@@ -44,11 +45,10 @@ class Kept:
         self._drains = {(row.engine, row.rank): Drain(row.boot_id) for row in rows}
         return self._drains
 
-    def keep(self, drains: Mapping[Key, Drain]) -> None:
-        """Keep these from now on."""
+    def keep(self, drains: Mapping[Key, Drain]) -> str:
+        """Keep these from now on. Returns why they cannot be, to be tried again; or nothing."""
         if drains == self._drains:
-            return
-        self._drains = drains
+            return ""
         rows = [_Drained(name, rank, drain.boot_id) for (name, rank), drain in drains.items()]
         new = self._path.with_name(f"{self._path.name}.new")
         try:
@@ -60,5 +60,10 @@ class Kept:
         except OSError as error:
             with contextlib.suppress(OSError):
                 new.unlink()
-            why = error.strerror or error
-            _log.error(line("drains_not_kept", file=self._path, why=why, until="a restart"))
+            fault = error.strerror or str(error)
+            if fault != self._fault:
+                _log.error(line("drains_not_kept", file=self._path, why=fault))
+            self._fault = fault
+        else:
+            self._drains, self._fault = drains, ""
+        return self._fault

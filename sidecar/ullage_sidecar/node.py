@@ -126,6 +126,9 @@ class Node:
             if key[0] in self._places and 0 <= key[1] < MAX_RANKS:
                 engine = self._engines.get(key) or self._unheard(*key)
                 self._engines[key] = fold(engine, drain, now_s)
+                first = self._engines[key[0], 0]
+                if first.drain is None:  # The file may have been written before it was heard.
+                    self._engines[key[0], 0] = fold(first, drain, now_s)
 
     def _command(self, name: str | None, event: Drain | Undrain, now_s: float) -> None:
         if name is not None and name not in self._places:
@@ -225,8 +228,9 @@ class Node:
         siblings = [engine for key, engine in self._engines.items() if key[0] == name]
         if not siblings:
             return fresh
-        drained = any(engine.drain for engine in siblings)
-        return fresh._replace(health=siblings[0].health, drain=Drain() if drained else None)
+        # What it was meant for is in it: a server that has started anew ends it with its hello.
+        drain = next((engine.drain for engine in siblings if engine.drain), None)
+        return fresh._replace(health=siblings[0].health, drain=drain)
 
     def _forget_ranks(self, hello: Hello) -> None:
         """Drop a placeholder once a rank of its server has spoken, and ranks of a larger past."""

@@ -12,6 +12,7 @@ import pytest
 
 from sidecar_process import Sidecar, hello, step
 from ullage_shared.snapshot import State
+from ullage_sidecar.channel import encode_step
 from ullage_sidecar.command import SETTLED_S
 
 pytestmark = pytest.mark.slow
@@ -130,6 +131,96 @@ async def test_a_file_that_cannot_be_read_is_said_and_the_sidecar_serves(
     await sidecar.start("--engine", engine_url)
     assert (await sidecar.replica()).state is State.SERVING
     assert any("drains_lost" in said for said in sidecar.said)
+
+
+async def drains_in_vain(sidecar: Sidecar, during) -> tuple[int, str, str]:
+    """What a drain says whose wait is spoiled."""
+    waits = asyncio.create_task(run(sidecar, "drain", "--wait", "20"))
+    await sidecar.replica(lambda replica: replica.state is State.DRAINING)
+    await during()
+    return await waits
+
+
+@pytest.mark.parametrize("how", ["undrained", "started anew"])
+async def test_a_drain_that_is_ended_meanwhile_is_no_success(sidecar, engine_url, sender_to, how):
+    await sidecar.start("--engine", engine_url)
+    sender = sender_to(sidecar.socket)
+    sender.send(hello())
+    sender.send(step(1, running=3))
+    await sidecar.replica(lambda replica: replica.running == 3)
+
+    async def ended():
+        if how == "undrained":
+            await run(sidecar, "undrain")
+        else:
+            sender.send(hello(boot_id="boot-2"))
+
+    status, _, err = await drains_in_vain(sidecar, ended)
+    assert status == 1
+    assert err == "ullage-sidecar drain: vllm: undrained meanwhile, or started anew\n"
+
+
+async def test_ranks_that_speak_after_the_drain_are_waited_for(sidecar, engine_url, sender_to):
+    await sidecar.start("--engine", engine_url)
+    waits = asyncio.create_task(run(sidecar, "drain", "--wait", "20"))
+    await sidecar.replica(lambda replica: replica.state is State.DRAINING)
+    sender = sender_to(sidecar.socket)
+    for rank in (0, 1):
+        sender.send(hello(sender=1 + rank, engine_index=rank, data_parallel_size=2))
+    sender.send(step(1, running=0))
+    sender.send(encode_step(2, 1, time.monotonic(), (5, 3, 0.5, 0, 0, 0, 0, 0)))
+    await asyncio.sleep(SETTLED_S + 1.0)
+    assert not waits.done()
+    sender.send(encode_step(2, 2, time.monotonic(), (0, 0, 0.0, 0, 0, 0, 0, 0)))
+    sender.send(step(2, running=0))
+    status, out, err = await waits
+    assert (status, err) == (0, "")
+    assert "vllm:0" in out
+    assert "vllm:1" in out
+
+
+async def test_a_sidecar_that_is_started_anew_is_waited_for(sidecar, engine_url, sender_to):
+    await sidecar.start("--engine", engine_url)
+    sender = sender_to(sidecar.socket)
+    sender.send(hello())
+    sender.send(step(1, running=3))
+    await sidecar.replica(lambda replica: replica.running == 3)
+
+    async def again():
+        await sidecar.stop(signal.SIGKILL)
+        await asyncio.sleep(0.5)
+        await sidecar.start("--engine", engine_url)
+        after = sender_to(sidecar.socket)
+        after.send(hello())
+        after.send(step(2, running=0))
+
+    assert (await drains_in_vain(sidecar, again))[0] == 0
+
+
+async def test_a_drain_that_cannot_be_kept_is_said_and_kept_once_it_can(sidecar, engine_url):
+    kept = sidecar.socket.with_name("readings.sock.drained")
+    in_the_way = sidecar.socket.with_name("readings.sock.drained.new")
+    in_the_way.mkdir()
+    await sidecar.start("--engine", engine_url)
+    status, _, err = await run(sidecar, "drain")
+    assert status == 0
+    assert err == (
+        "ullage-sidecar drain: a restart of the sidecar will forget it: Is a directory\n"
+    )
+    in_the_way.rmdir()
+    async with asyncio.timeout(5.0):
+        while not kept.exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+async def test_what_is_not_the_sidecars_stays_where_it_is(sidecar, engine_url, what):
+    control = sidecar.socket.with_name("readings.sock.control")
+    control.mkdir() if what == "folder" else control.write_text("mine")
+    await sidecar.start("--engine", engine_url)
+    assert sidecar.said == [f"ullage-sidecar: socket {control}: Address already in use\n"]
+    assert await sidecar.stop() == 1
+    assert control.exists()
 
 
 async def test_an_unknown_engine_is_named_with_those_there_are(sidecar, engine_url):

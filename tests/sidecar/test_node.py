@@ -307,3 +307,39 @@ def test_another_node_goes_on_with_the_drains_of_the_first(node):
             second.hear(encode_hello(replace(hello, boot_id=boot_id)), T + 6.0)
         second.probed("b", Probe(None), T + 6.0)
         assert states(second, T + 6.0) == expected
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_server_that_starts_anew_with_more_ranks_is_wanted_whichever_speaks_first(node, first):
+    """Also where another sidecar goes on with the drain."""
+    for rank in range(2):
+        rank_of_two = replace(HELLO, sender=rank, engine_index=rank, data_parallel_size=2)
+        node.hear(encode_hello(rank_of_two), T)
+    node.drain("b", T)
+    second = Node(CONFIG, T + 1.0)
+    second.resume(node.drains, T + 1.0)
+    for each in (node, second):
+        for rank in (first, *({0, 1, 2} - {first})):
+            hello = replace(
+                HELLO, sender=9 + rank, boot_id="boot-2", engine_index=rank, data_parallel_size=3,
+                started_s=T + 1.0,
+            )  # fmt: skip
+            each.hear(encode_hello(hello), T + 2.0)
+        published(each, T + 2.0)
+        assert each.drains == {}
+
+
+def test_a_drain_lasts_though_sidecars_die_before_they_have_heard_all_ranks(node):
+    ranks = [replace(HELLO, sender=n, engine_index=n, data_parallel_size=2) for n in range(2)]
+    for hello in ranks:
+        node.hear(encode_hello(hello), T)
+    node.drain("b", T)
+    drains = node.drains
+    for heard in ((1,), (0, 1)):
+        anew = Node(CONFIG, T + 1.0)
+        anew.resume(drains, T + 1.0)
+        for rank in heard:
+            anew.hear(encode_hello(ranks[rank]), T + 2.0)
+        published(anew, T + 2.0)
+        drains = anew.drains
+    assert drains == {("b", rank): Drain("boot-1") for rank in range(2)}
