@@ -159,7 +159,7 @@ class Router:
         fleet, model = self._fleet, None
         if fleet.mixed and ask.model is not None:  # Clients make up names: all of them are one.
             model = fleet.alike.get(ask.model, "")
-        tokens = self.tokens.estimate(ask.model, ask.prompt_bytes)
+        tokens = self.prompt_tokens(ask)
         return Need(model, class_of(tokens), ask.keys, tokens)
 
     def prompt_tokens(self, ask: Ask) -> int:
@@ -272,7 +272,7 @@ class Router:
         key = replica.key
         tally = self.tallies.get(key) or self.tally(replica)
         tally.dispatched += 1
-        return Hold(self.in_flight, key, share_of(replica.snapshot, prompt_tokens)), tally
+        return self.in_flight.hold(key, share_of(replica.snapshot, prompt_tokens)), tally
 
     # What comes of it
 

@@ -29,12 +29,18 @@ async def run(sidecar: Sidecar, *arguments: str) -> tuple[int, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
-async def test_drain_and_undrain_are_seen_by_who_polls(sidecar, engine_url, sender_to):
+async def at_work(sidecar: Sidecar, engine_url, sender_to, running, waiting=0):
+    """A sidecar that has heard of so many requests; the sender that said so."""
     await sidecar.start("--engine", engine_url)
     sender = sender_to(sidecar.socket)
     sender.send(hello())
-    sender.send(step(1))
-    await sidecar.replica(lambda replica: replica.running == 2)
+    sender.send(step(1, running, waiting))
+    await sidecar.replica(lambda replica: replica.running == running)
+    return sender
+
+
+async def test_drain_and_undrain_are_seen_by_who_polls(sidecar, engine_url, sender_to):
+    await at_work(sidecar, engine_url, sender_to, running=2)
     status, out, err = await run(sidecar, "drain")
     assert (status, err) == (0, "")
     assert out.split() == [
@@ -51,11 +57,7 @@ async def test_drain_and_undrain_are_seen_by_who_polls(sidecar, engine_url, send
 async def test_it_waits_until_nothing_runs_and_routers_have_heard_of_it(
     sidecar, engine_url, sender_to
 ):
-    await sidecar.start("--engine", engine_url)
-    sender = sender_to(sidecar.socket)
-    sender.send(hello())
-    sender.send(step(1, running=3))
-    await sidecar.replica(lambda replica: replica.running == 3)
+    sender = await at_work(sidecar, engine_url, sender_to, running=3)
     waits = asyncio.create_task(run(sidecar, "drain", "--wait", "20"))
     await sidecar.replica(lambda replica: replica.state is State.DRAINING)
     await asyncio.sleep(0.5)
@@ -71,11 +73,7 @@ async def test_it_waits_until_nothing_runs_and_routers_have_heard_of_it(
 
 
 async def test_when_the_time_is_up_it_says_what_still_runs(sidecar, engine_url, sender_to):
-    await sidecar.start("--engine", engine_url)
-    sender = sender_to(sidecar.socket)
-    sender.send(hello())
-    sender.send(step(1, running=3, waiting=1))
-    await sidecar.replica(lambda replica: replica.running == 3)
+    await at_work(sidecar, engine_url, sender_to, running=3, waiting=1)
     status, _, err = await run(sidecar, "drain", "--wait", "0.5")
     assert status == 1
     assert err == "ullage-sidecar drain: after 0.5 s: vllm: 3 requests run, 1 wait\n"
@@ -143,11 +141,7 @@ async def drains_in_vain(sidecar: Sidecar, during) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("how", ["undrained", "started anew"])
 async def test_a_drain_that_is_ended_meanwhile_is_no_success(sidecar, engine_url, sender_to, how):
-    await sidecar.start("--engine", engine_url)
-    sender = sender_to(sidecar.socket)
-    sender.send(hello())
-    sender.send(step(1, running=3))
-    await sidecar.replica(lambda replica: replica.running == 3)
+    sender = await at_work(sidecar, engine_url, sender_to, running=3)
 
     async def ended():
         if how == "undrained":
@@ -180,11 +174,7 @@ async def test_ranks_that_speak_after_the_drain_are_waited_for(sidecar, engine_u
 
 
 async def test_a_sidecar_that_is_started_anew_is_waited_for(sidecar, engine_url, sender_to):
-    await sidecar.start("--engine", engine_url)
-    sender = sender_to(sidecar.socket)
-    sender.send(hello())
-    sender.send(step(1, running=3))
-    await sidecar.replica(lambda replica: replica.running == 3)
+    await at_work(sidecar, engine_url, sender_to, running=3)
 
     async def again():
         await sidecar.stop(signal.SIGKILL)

@@ -98,9 +98,9 @@ def test_one_500_does_not_end_a_return_but_a_row_of_them_does() -> None:
     for event, now_s in good:
         back = after(back, event, now_s, POLICY)
     assert (back.condition, back.failures) == (Condition.RETURNING, 1)
-    for now_s in (101.4, 101.5):
-        back = after(back, ERRED, now_s, POLICY)
-    assert back.condition is Condition.EJECTED
+    back = after(back, ERRED, 101.4, POLICY)
+    assert (back.condition, back.failures) == (Condition.RETURNING, POLICY.eject_after - 1)
+    assert after(back, ERRED, 101.5, POLICY).condition is Condition.EJECTED
 
 
 def test_hundreds_that_come_back_without_room_at_once_are_one_blow() -> None:

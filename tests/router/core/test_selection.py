@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import sqrt
 from random import Random
+from statistics import fmean
 from types import MappingProxyType
 
 import pytest
@@ -23,7 +24,7 @@ from ullage_router.core.lineup import line_up, seed_of
 from ullage_router.core.odds import Odds
 from ullage_router.core.policy import Policy, Way
 from ullage_router.core.rules import Rules
-from ullage_router.core.selection import WAYS, Field, neighbours, weighted
+from ullage_router.core.selection import MOST_AT_ONCE, WAYS, Field, neighbours, weighted
 from ullage_shared.snapshot import RequestClass
 
 pytestmark = pytest.mark.slow
@@ -32,7 +33,7 @@ SIDECAR = "http://sidecar:9400"
 A, B, C = (f"http://{name}:8000" for name in "abc")
 EVERY_WAY = pytest.mark.parametrize("way", list(Way))
 KEYED = pytest.mark.parametrize("keyed", [False, True], ids=["no key", "new keys"])
-SIZES = [1, 2, 64, 65, 300]
+SIZES = [1, 2, MOST_AT_ONCE, MOST_AT_ONCE + 1, 300]
 
 
 def names(count: int) -> list[str]:
@@ -215,6 +216,32 @@ def test_an_exponent_of_nothing_gives_all_the_same_weight() -> None:
     assert field_of([0.2, 0.9, 1.0], exponent=0.0).weights == [1.0, 1.0, 1.0]
 
 
+@KEYED
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_odds_hold_where_one_of_many_has_most_of_the_weight(keyed: bool, seed: int) -> None:
+    """Hardly anybody met at random is taken then: all weights are added up."""
+    counts = drawn(
+        fleet_with(dict.fromkeys(names(60), 0.16) | {A: 1.0}), 3_000, keyed=keyed, seed=seed
+    )
+    assert_shares(counts, {A: 1.0 / (1.0 + 60 * 0.16**2)})
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0, 16.0])
+@pytest.mark.parametrize("heard_of", [True, False])
+def test_no_weight_is_above_the_top(exponent: float, heard_of: bool) -> None:
+    rng, load = Random(3), InFlight()
+    scored = fleet_with({url: rng.uniform(0.2, 0.9) for url in names(40)})
+    fleet = scored if heard_of else fleet_of(names(40))
+    odds = odds_of(fleet, rules_for(Way.WEIGHTED, exponent=exponent), load)
+    assert odds.field.top == pytest.approx(max(odds.weights))
+    held = [load.hold(rng.choice(names(40)), 0.01) for _ in range(200)]
+    odds = odds_of(fleet, rules_for(Way.WEIGHTED, exponent=exponent), load)
+    for hold in held:
+        hold.release()
+        odds.catch_up()
+        assert max(odds.weights) <= odds.field.top
+
+
 # Bursts between two snapshots
 
 BURST, REPLICAS, WITHIN = 64, 8, 3
@@ -227,20 +254,23 @@ def heard(fleet: Fleet, url: str, score: float, seqs: int, now_s: float, load: I
     return hear(fleet, f"{url}/sidecar", said, now_s, load.taken_at)[0]
 
 
-def burst(seed: int, *, keyed: bool, seqs: int, heard_amid: int = 0) -> int:
-    """A burst over equal replicas: how many more one gets than another.
+def burst(
+    seed: int, *, keyed: bool, seqs: int, heard_amid: int = 0, replicas: int = REPLICAS
+) -> int:
+    """A burst over equal replicas, eight for each: how many more one gets than another.
 
     `heard_amid`: of so many a snapshot comes when half is sent, which shows what they have.
     """
-    rng, load, memory, rules = Random(seed), InFlight(), Memory(BURST), Rules()
+    size = replicas * BURST // REPLICAS
+    rng, load, memory, rules = Random(seed), InFlight(), Memory(size), Rules()
     fleet = fleet_of([])
-    for url in names(REPLICAS):
+    for url in names(replicas):
         fleet = heard(fleet, url, 0.9, seqs, 0.0, load)
     odds = odds_of(fleet, rules, load)
     counts = Counter(dict.fromkeys(fleet.replicas, 0))
-    for sent in range(BURST):
-        if heard_amid and sent == BURST // 2:
-            for url in rng.sample(names(REPLICAS), heard_amid):
+    for sent in range(size):
+        if heard_amid and sent == size // 2:
+            for url in rng.sample(names(replicas), heard_amid):
                 fleet = heard(fleet, url, 0.9 - 0.3 * counts[url] / seqs, seqs, 0.1, load)
             odds = odds_of(fleet, rules, load, 0.1)
         keys = key_of(rng, keyed=keyed)
@@ -260,6 +290,15 @@ def test_a_burst_over_equal_replicas_spreads_evenly(keyed: bool) -> None:
     """Report 7: a burst of 64 over 8 between two snapshots, in at least 998 of 1,000."""
     spreads = [burst(seed, keyed=keyed, seqs=256) for seed in range(100)]
     assert max(spreads) <= WITHIN
+
+
+@pytest.mark.slow
+@KEYED
+@pytest.mark.parametrize("replicas", [32, 200])
+def test_a_burst_over_many_spreads_as_evenly(keyed: bool, replicas: int) -> None:
+    """Also where a key is hashed against a part of the ring alone."""
+    spreads = [burst(seed, keyed=keyed, seqs=256, replicas=replicas) for seed in range(3)]
+    assert fmean(spreads) <= WITHIN
 
 
 @KEYED

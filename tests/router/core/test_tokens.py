@@ -137,10 +137,13 @@ def test_a_name_that_no_model_has_teaches_and_weighs_nothing() -> None:
     assert (len(ratio), ratio.estimate("m", 1_000)) == (0, 250)
 
 
-def test_once_many_have_taught_only_each_sixteenth_is_looked_at() -> None:
+@pytest.mark.parametrize("teach", [True, False])
+def test_behind_the_first_512_only_each_sixteenth_is_looked_at(teach: bool) -> None:
+    """Whether they teach or not: most streams say nothing of their usage."""
     ratio = TokenRatio()
     assert not ratio.wants(255)
     for _ in range(512):
         assert ratio.wants(1_000)
-        ratio.learn("m", 1_000, 250)
+        if teach:
+            ratio.learn("m", 1_000, 250)
     assert sum(ratio.wants(1_000) for _ in range(160)) == 10
