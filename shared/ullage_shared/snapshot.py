@@ -92,7 +92,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Served names; empty is unknown."""
     state: State
     reason: str
-    """Why the state is not `serving`, or why the score is unknown; else empty."""
+    """Why the state is not `serving`, the score unknown, or the warm-up given up; else empty."""
     capacity_score: Ratio | None
     """Headroom for a request of the mixed class: 0 full, 1 empty."""
     free_block_ratio: Ratio | None

@@ -32,6 +32,7 @@ from ullage_sidecar.control import Control, listening, path_of
 from ullage_sidecar.drained import Kept
 from ullage_sidecar.node import Node
 from ullage_sidecar.sources.plugin import ListenError, readings
+from ullage_sidecar.warmer import Warmer
 
 TICK_S: Final = 1.0
 CLOSE_WITHIN_S: Final = 1.0
@@ -76,7 +77,8 @@ async def _run(config: Config) -> None:
             controlled = listening(control, path_of(config.socket), CLOSE_WITHIN_S)
             async with controlled, _serving(node), asyncio.TaskGroup() as group:
                 watches = (_watch(node, client, entry) for entry in config.engine)
-                chores = [_tick(node, kept), *watches]
+                warmer = Warmer(node, client, time.monotonic, VERSION)
+                chores = [_tick(node, kept), warmer.run(), *watches]
                 tasks = [group.create_task(chore) for chore in chores]
                 await stop.wait()
                 for task in tasks:

@@ -41,6 +41,13 @@ class EngineEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             description="What the server has in ULLAGE_ENGINE.",
         ),
     ] = DEFAULT_NAME
+    api_key_file: Annotated[
+        str,
+        Meta(
+            description="File with the API key for dummy requests, where the server wants one "
+            "(`vllm serve --api-key`). Read at each warm-up. Empty: none."
+        ),
+    ] = ""
 
 
 class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,6 +16,7 @@ from ullage_shared.snapshot import State
 from ullage_sidecar.core.assess import Assessment
 from ullage_sidecar.core.engine import Engine
 from ullage_sidecar.core.render import free_blocks, label
+from ullage_sidecar.dummy_client import Result
 from ullage_sidecar.endpoints import Served
 from ullage_sidecar.node import Node
 
@@ -162,6 +163,15 @@ class NodeCollector(Collector):
             failures.add_metric((name,), probes.failed)
         yield checks
         yield failures
+        dummies = CounterMetricFamily(
+            f"{PREFIX}warm_up_requests",
+            "Dummy requests, by how they ended: answered, refused, failed.",
+            labels=("server", "result"),
+        )
+        for name, results in self._node.dummies.items():
+            for result in Result:
+                dummies.add_metric((name, result.value), results[result])
+        yield dummies
         asked = CounterMetricFamily(
             f"{PREFIX}snapshot_requests", "Answers to /v1/snapshots.", labels=("status",)
         )

@@ -5,7 +5,7 @@ core folds. Nothing here knows sockets, HTTP or clocks.
 """
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
@@ -18,9 +18,11 @@ from ullage_sidecar.config import Config
 from ullage_sidecar.core.assess import Assessment, assess
 from ullage_sidecar.core.engine import Drain, Engine, Undrain, fold
 from ullage_sidecar.core.health import Probe
+from ullage_sidecar.core.life import is_cold
 from ullage_sidecar.core.reading import Hello, Reading
 from ullage_sidecar.core.render import label, render, sequenced
 from ullage_sidecar.core.signals import Signals
+from ullage_sidecar.core.warmup import Progress
 
 RENDER_EVERY_S: Final = 0.02
 BATCH: Final = 64
@@ -74,6 +76,8 @@ class Node:
         self.config = config
         self.strays = Strays()
         self.probes = {entry.name: Probes() for entry in config.engine}
+        self.dummies: dict[str, Counter[str]] = {entry.name: Counter() for entry in config.engine}
+        """Dummy requests of each server's warm-ups, by how they ended."""
         self.renders = 0
         self._since_s = now_s
         self._places = {entry.name: place for place, entry in enumerate(config.engine)}
@@ -110,6 +114,22 @@ class Node:
     def undrain(self, name: str | None, now_s: float) -> None:
         """Take them back. Raises `KeyError`: unknown."""
         self._command(name, Undrain(), now_s)
+
+    def cold(self, now_s: float) -> dict[Key, Engine]:
+        """The engines that dummy requests are to be sent to."""
+        self._settle()
+        engines = self._engines.items()
+        return {key: engine for key, engine in engines if is_cold(engine, self.config, now_s)}
+
+    def warming(self, key: Key, progress: Progress, now_s: float) -> bool:
+        """Take in how the warm-up of one engine stands. False: that incarnation is gone."""
+        self._settle()
+        engine = self._engines.get(key)
+        if engine is None or engine.hello is None or engine.hello.boot_id != progress.boot_id:
+            return False
+        self._engines[key] = fold(engine, progress, now_s)
+        self._published_is_old()
+        return True
 
     @property
     def drains(self) -> dict[Key, Drain]:

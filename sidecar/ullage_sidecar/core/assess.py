@@ -50,7 +50,7 @@ class Assessment:
 
     state: State
     reason: str
-    """Why the state is not `serving`, or why the capacity is unknown; else empty."""
+    """As in the snapshot."""
     capacities: Mapping[RequestClass, float]
     """0..1 for every class; empty: unknown."""
     levels: Levels

@@ -1,7 +1,7 @@
 """One engine as the sidecar knows it: a value, and how each event changes it.
 
 Events: `Hello` and `Reading` from the plugin, `Probe` from `/health`, `Drain` and `Undrain` from
-the operator. Rules
+the operator, `Progress` of its warm-up. Rules
 
 * A new `boot_id` is a new incarnation: everything but the counters starts afresh. An incarnation
   that began earlier is ignored as long as the newer one still speaks.
@@ -25,6 +25,7 @@ from ullage_sidecar.core.counts import Counts, birth
 from ullage_sidecar.core.health import Health, Probe
 from ullage_sidecar.core.reading import Hello, Reading
 from ullage_sidecar.core.signals import Signals
+from ullage_sidecar.core.warmup import Progress, WarmUp, after
 
 
 class Drain(NamedTuple):
@@ -38,7 +39,7 @@ class Undrain(NamedTuple):
     """The operator wants it back."""
 
 
-Event = Hello | Reading | Probe | Drain | Undrain
+Event = Hello | Reading | Probe | Drain | Undrain | Progress
 
 MAX_SENDERS: Final = 64
 """Of one engine. vLLM has one per API process; beyond this the longest silent one is forgotten."""
@@ -78,12 +79,20 @@ class Engine(NamedTuple):
     counts: Counts = Counts()
     drain: Drain | None = None
     """`None`: it is in service."""
+    warm_up: WarmUp = WarmUp()
+    """Of the present incarnation."""
 
     @property
     def hides_steps(self) -> bool:
         """Did its senders hear of tokens, and none of them ever of a step?"""
         senders = self.senders.values()
         return any(s.unstepped for s in senders) and not any(s.step for s in senders)
+
+    @property
+    def generated(self) -> int:
+        """Tokens that the present incarnation has generated, as far as is known."""
+        steps = (sender.step for sender in self.senders.values())
+        return sum(step.generated_tokens or 0 for step in steps if step)
 
     def age_s(self, now_s: float) -> float:
         """Seconds since its last sign of life, or since we began to wait for the first."""
@@ -98,6 +107,11 @@ def fold(engine: Engine, event: Event, now_s: float) -> Engine:
         return _after_hello(engine, event, now_s)
     if isinstance(event, Probe):
         return _after_probe(engine, event, now_s)
+    if isinstance(event, Progress):
+        is_present = engine.hello is not None and engine.hello.boot_id == event.boot_id
+        return (
+            engine._replace(warm_up=after(engine.warm_up, event, now_s)) if is_present else engine
+        )
     if isinstance(event, Undrain):
         return engine._replace(drain=None)
     present = engine.hello.boot_id if engine.hello else None
@@ -122,6 +136,7 @@ def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
             health=engine.health if engine.hello is None else Health(),
             senders={},
             signals=engine.signals.cleared(),
+            warm_up=WarmUp(),
         )
     known = engine.senders.get(hello.sender, Sender(now_s, now_s))
     senders = {
@@ -186,6 +201,7 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
         {**engine.senders, reading.sender: sender._replace(heard_s=now_s, step=reading)},
         counts,
         engine.drain,
+        engine.warm_up,
     )
 
 

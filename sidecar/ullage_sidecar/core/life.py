@@ -6,8 +6,8 @@
     draining   0        its operator has taken it out of service
     hung       0        it has work, its sender lives, and no step came for `hung_after_s`
     serving    1        nothing was heard from its plugin: how long it is up is unknown
-    warming    0        up for less than `zero_until_s`
-    ramping    ramp     up for less than `ramp_until_s`
+    warming    0        it is to be warmed up, or being so (for this and the next, see warmup)
+    ramping    ramp     it was warmed up a moment ago
     serving    1        else
 
 Silence after "0 running, 0 waiting" is idleness. Silence after work is a hang only while heartbeats
@@ -53,12 +53,21 @@ def judge(engine: Engine, settings: Settings, now_s: float) -> Life:
         )
     if engine.hello is None:
         return Life(State.SERVING, 1.0, "")
-    warm = warmup.by_uptime(now_s - engine.started_s, settings.warm_up)
-    limit_s = settings.warm_up.zero_until_s
-    if warm.state is State.RAMPING:
-        limit_s = settings.warm_up.ramp_until_s
-    reason = "" if warm.state is State.SERVING else f"up for less than {limit_s:g} s"
-    return Life(warm.state, warm.factor, reason)
+    up_s = now_s - engine.started_s
+    warmth = warmup.judge(engine.warm_up, up_s, engine.generated, settings.warm_up, now_s)
+    return Life(warmth.state, warmth.factor, warmth.reason)
+
+
+def is_cold(engine: Engine, settings: Settings, now_s: float) -> bool:
+    """Is it time to send it dummy requests? Not before it is known what it has done already."""
+    if engine.signals.stepped_at_s is None and not engine.hides_steps:
+        return False
+    up_s = now_s - engine.started_s
+    return (
+        warmup.is_due(engine.warm_up, up_s, engine.generated, settings.warm_up)
+        and not is_silent(engine, settings, now_s)
+        and judge(engine, settings, now_s).state is State.WARMING
+    )
 
 
 def _makes_no_step(engine: Engine, settings: Settings, now_s: float) -> bool:
