@@ -117,7 +117,7 @@ async def it_is_warmed_up(stand: Stand, server: CpuServer) -> None:
     assert states(seen)[:-3] in ([], ["starting"])
     assert {s["capacity_score"] for s in seen if s["state"] in ("starting", "warming")} == {0.0}
     assert max(s["capacity_score"] for s in seen if s["state"] == "ramping") <= 0.5
-    assert seen[-1]["capacity_score"] == pytest.approx(1.0, abs=0.05)
+    assert 0.5 < seen[-1]["capacity_score"] <= 1.0
     generated = await stand.sample(server.url, "vllm:generation_tokens_total")
     assert generated >= WarmUpSettings().tokens
     answered = await stand.sample(
