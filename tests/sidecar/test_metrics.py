@@ -23,7 +23,16 @@ def scraped(started_s=T - 9.0, kv_usage=0.25):
     node.probed("vllm", Probe(None), T)
     node.probed("mute", Probe("Connection refused"), T)
     hello = Hello(
-        1, "vllm", "b", 1, started_s=started_s, total_blocks=100, max_num_seqs=8, dropped=4
+        1,
+        "vllm",
+        "b",
+        1,
+        started_s=started_s,
+        total_blocks=100,
+        block_size=16,
+        max_num_seqs=8,
+        models=("llama", "tiny"),
+        dropped=4,
     )
     node.hear(encode_hello(hello), T)
     for seq in (1, 2, 4, 4):
@@ -52,6 +61,10 @@ def test_gauges_of_a_known_engine():
     assert SAMPLES["total_blocks", "vllm"] == 100.0
     assert SAMPLES["free_blocks", "vllm"] == 74.0
     assert SAMPLES["running_requests", "vllm"] == 2.0
+    assert SAMPLES["waiting_requests", "vllm"] == 3.0
+    assert SAMPLES["kv_cache_usage_ratio", "vllm"] == 0.25
+    assert SAMPLES["block_size_tokens", "vllm"] == 16.0
+    assert SAMPLES["model_info", "vllm", "llama"] == SAMPLES["model_info", "vllm", "tiny"] == 1.0
     assert SAMPLES["last_sign_age_seconds", "vllm"] == 1.0
 
 
@@ -92,7 +105,10 @@ def test_what_is_unknown_has_no_series():
     assert not of_mute & {
         "score_free_term",
         "running_requests",
+        "kv_cache_usage_ratio",
         "total_blocks",
+        "block_size_tokens",
+        "model_info",
         "prompt_tokens_total",
     }
 
