@@ -33,10 +33,12 @@ class Answer:
 
 @dataclass(slots=True)
 class Served:
-    """How often the document was asked for."""
+    """How often the document was asked for, and by HAProxy one line of it."""
 
     full: int = 0
     not_modified: int = 0
+    agent_checks: int = 0
+    agent_checks_misnamed: int = 0
 
 
 def snapshots(published: Published, if_none_match: str | None) -> Answer:

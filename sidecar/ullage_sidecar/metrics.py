@@ -179,6 +179,14 @@ class NodeCollector(Collector):
         asked.add_metric(("200",), self._served.full)
         asked.add_metric(("304",), self._served.not_modified)
         yield asked
+        agent = CounterMetricFamily(
+            f"{PREFIX}agent_checks",
+            "HAProxy's agent-checks answered, by whether they named an engine of this node.",
+            labels=("named",),
+        )
+        agent.add_metric(("yes",), self._served.agent_checks)
+        agent.add_metric(("no",), self._served.agent_checks_misnamed)
+        yield agent
         yield CounterMetricFamily(
             f"{PREFIX}snapshot_renders", "Documents rendered.", self._node.renders
         )

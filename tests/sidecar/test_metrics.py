@@ -38,7 +38,11 @@ def scraped(started_s=T - 9.0, kv_usage=0.25):
     for seq in (1, 2, 4, 4):
         node.hear(encode_step(1, seq, T, (2, 3, kv_usage, 10 * seq, 5, 0, 80, 40)), T)
     node.hear(b"garbage", T)
-    text = metrics(registry(node, Served(full=7, not_modified=3), "9.9", lambda: T + 1.0)).body
+    text = metrics(
+        registry(
+            node, Served(7, 3, agent_checks=5, agent_checks_misnamed=1), "9.9", lambda: T + 1.0
+        )
+    ).body
     families = list(text_string_to_metric_families(text.decode()))
     samples = {
         (sample.name.removeprefix(PREFIX), *sample.labels.values()): sample.value
@@ -119,6 +123,8 @@ def test_the_sidecars_own_work_is_counted():
     assert SAMPLES["health_check_failures_total", "mute"] == 1.0
     assert SAMPLES["snapshot_requests_total", "200"] == 7.0
     assert SAMPLES["snapshot_requests_total", "304"] == 3.0
+    assert SAMPLES["agent_checks_total", "yes"] == 5.0
+    assert SAMPLES["agent_checks_total", "no"] == 1.0
     assert SAMPLES["build_info", "9.9"] == 1.0
 
 
