@@ -7,9 +7,7 @@ configuration is at fault; both in one line on standard error.
 import argparse
 import asyncio
 import logging
-import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -26,7 +24,7 @@ from aiohttp import web
 from ullage_shared import log
 from ullage_shared.address import parse_listen
 from ullage_shared.config import ConfigError, keys
-from ullage_sidecar import command, endpoints, health, metrics
+from ullage_sidecar import agent, command, endpoints, health, metrics
 from ullage_sidecar.config import Config, EngineEntry, engine_flags, read
 from ullage_sidecar.control import Control, listening, path_of
 from ullage_sidecar.drained import Kept
@@ -75,7 +73,11 @@ async def _run(config: Config) -> None:
             await asyncio.gather(*(_first_probe(node, client, entry) for entry in config.engine))
             control = Control(node, kept, time.monotonic)
             controlled = listening(control, path_of(config.socket), CLOSE_WITHIN_S)
-            async with controlled, _serving(node), asyncio.TaskGroup() as group:
+            served = endpoints.Served()
+            checks = agent.Agent(node, served, time.monotonic, time.time)
+            checked = agent.listening(checks, config.agent_listen)
+            serving = _serving(node, served)
+            async with controlled, checked, serving, asyncio.TaskGroup() as group:
                 watches = (_watch(node, client, entry) for entry in config.engine)
                 warmer = Warmer(node, client, time.monotonic, VERSION)
                 chores = [_tick(node, kept), warmer.run(), *watches]
@@ -110,8 +112,7 @@ async def _tick(node: Node, kept: Kept) -> None:
 
 
 @asynccontextmanager
-async def _serving(node: Node) -> AsyncIterator[None]:
-    served = endpoints.Served()
+async def _serving(node: Node, served: endpoints.Served) -> AsyncIterator[None]:
     registry = metrics.registry(node, served, VERSION, time.monotonic)
     app = endpoints.application(node, registry, served, VERSION, time.monotonic, time.time)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSE_WITHIN_S)
@@ -121,9 +122,7 @@ async def _serving(node: Node) -> AsyncIterator[None]:
         try:
             await web.TCPSite(runner, address.host, address.port).start()
         except OSError as error:
-            is_lookup = isinstance(error, socket.gaierror) or not error.errno
-            why = error.strerror if is_lookup else os.strerror(error.errno or 0)
-            raise ListenError(f"listen {address}: {why}") from error
+            raise ListenError.at(address, error) from error
         host, port = runner.addresses[0][:2]
         _log.info(
             log.line(

@@ -70,6 +70,10 @@ class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         str,
         Meta(description="Where to serve snapshots and metrics: host:port. It is not protected."),
     ] = "0.0.0.0:9400"
+    agent_listen: Annotated[
+        str,
+        Meta(description="Where to answer HAProxy's agent-checks: host:port; empty: nowhere."),
+    ] = ""
 
 
 def read(path: Path | None, flags: Mapping[str, Any]) -> Config:
@@ -126,10 +130,13 @@ def _check_places(config: Config, origin: _Origin) -> None:
     if not 0 < path_bytes <= SOCKET_PATH_BYTES or "\0" in config.socket:
         wanted = f"wanted a path of 1 to {SOCKET_PATH_BYTES} bytes"
         raise origin.fault("socket", config.socket, wanted)
-    try:
-        parse_listen(config.listen)
-    except AddressError as error:
-        raise origin.fault("listen", config.listen, _wanted(error)) from error
+    places = {"listen": config.listen, "agent_listen": config.agent_listen}
+    for key, place in places.items():
+        try:
+            if place or key == "listen":
+                parse_listen(place)
+        except AddressError as error:
+            raise origin.fault(key, place, _wanted(error)) from error
 
 
 def _checked_engines(entries: tuple[EngineEntry, ...], origin: _Origin) -> tuple[EngineEntry, ...]:

@@ -1,8 +1,8 @@
 """Prometheus metrics, read from the node's state when somebody scrapes.
 
 Label `engine` is the engine's name within the node, with its rank where there are several: bounded
-by the configuration. Label `class` is one of the three classes of request. A value that is unknown
-has no series: 0 would mean something else.
+by the configuration. Label `class` is one of the three classes of request; `model` is what vLLM was
+told to serve its model as. A value that is unknown has no series: 0 would mean something else.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -62,6 +62,11 @@ GAUGES: Final[Sequence[Row]] = (
     ),
     ("free_blocks", "Free KV blocks, as last reported.", free_blocks),
     (
+        "kv_cache_usage_ratio",
+        "Share of the KV blocks in use, 0 to 1, as last reported.",
+        lambda e, a: _latest(_used(e.signals.free.value), a),
+    ),
+    (
         "running_requests",
         "Running sequences, as last reported.",
         lambda e, a: _latest(e.signals.running.value, a),
@@ -75,6 +80,11 @@ GAUGES: Final[Sequence[Row]] = (
         "total_blocks",
         "KV blocks of the engine.",
         lambda e, _: e.hello.total_blocks if e.hello else None,
+    ),
+    (
+        "block_size_tokens",
+        "Tokens per KV block.",
+        lambda e, _: e.hello.block_size if e.hello else None,
     ),
     (
         "max_running_requests",
@@ -138,6 +148,7 @@ class NodeCollector(Collector):
         yield _capacities(engines)
         yield _states(engines)
         yield _ages(engines, now_s)
+        yield _models(engines)
         yield from self._own()
 
     def _own(self) -> Iterator[Metric]:
@@ -178,6 +189,14 @@ class NodeCollector(Collector):
         asked.add_metric(("200",), self._served.full)
         asked.add_metric(("304",), self._served.not_modified)
         yield asked
+        agent = CounterMetricFamily(
+            f"{PREFIX}agent_checks",
+            "HAProxy's agent-checks answered, by whether they named an engine of this node.",
+            labels=("named",),
+        )
+        agent.add_metric(("yes",), self._served.agent_checks)
+        agent.add_metric(("no",), self._served.agent_checks_misnamed)
+        yield agent
         yield CounterMetricFamily(
             f"{PREFIX}snapshot_renders", "Documents rendered.", self._node.renders
         )
@@ -242,6 +261,22 @@ def _ages(engines: Sequence[Judged], now_s: float) -> Metric:
     for engine, _ in engines:
         family.add_metric((label(engine),), engine.age_s(now_s))
     return family
+
+
+def _models(engines: Sequence[Judged]) -> Metric:
+    family = GaugeMetricFamily(
+        f"{PREFIX}model_info",
+        "Always 1; a name that the engine serves its model by.",
+        labels=("engine", "model"),
+    )
+    for engine, _ in engines:
+        for model in engine.hello.models if engine.hello else ():
+            family.add_metric((label(engine), model), 1)
+    return family
+
+
+def _used(free_ratio: float | None) -> float | None:
+    return None if free_ratio is None else 1.0 - free_ratio
 
 
 def _latest(value: float | None, judged: Assessment) -> float | None:

@@ -20,6 +20,7 @@ def test_one_engine_is_all_that_must_be_said(tmp_path):
     config = read(written(tmp_path, ENGINE), {})
     assert config.engine == (EngineEntry(name="vllm", url="http://gpu-03:8000"),)
     assert config.listen == "0.0.0.0:9400"
+    assert config.agent_listen == ""
     assert config.node
 
 
@@ -137,6 +138,8 @@ def test_every_table_is_read(tmp_path):
         ("[health]\ninterval_s = 0.0\n" + ENGINE, "health.interval_s = 0.0: wanted a number >="),
         ("listen = '9400'\n" + ENGINE, "listen = '9400': wanted host:port"),
         ("listen = 'a:99999'\n" + ENGINE, "listen = 'a:99999': "),
+        ("agent_listen = '9401'\n" + ENGINE, "agent_listen = '9401': wanted host:port"),
+        ("listen = ''\n" + ENGINE, "listen = '': wanted host:port"),
         ("node = ''\n" + ENGINE, "node = '': wanted a string matching"),
         ("socket = ''\n" + ENGINE, "socket = '': wanted a path of 1 to 99 bytes"),
         (f"socket = '/{'x' * 99}'\n" + ENGINE, "wanted a path of 1 to 99 bytes"),

@@ -23,13 +23,26 @@ def scraped(started_s=T - 9.0, kv_usage=0.25):
     node.probed("vllm", Probe(None), T)
     node.probed("mute", Probe("Connection refused"), T)
     hello = Hello(
-        1, "vllm", "b", 1, started_s=started_s, total_blocks=100, max_num_seqs=8, dropped=4
+        1,
+        "vllm",
+        "b",
+        1,
+        started_s=started_s,
+        total_blocks=100,
+        block_size=16,
+        max_num_seqs=8,
+        models=("llama", "tiny"),
+        dropped=4,
     )
     node.hear(encode_hello(hello), T)
     for seq in (1, 2, 4, 4):
         node.hear(encode_step(1, seq, T, (2, 3, kv_usage, 10 * seq, 5, 0, 80, 40)), T)
     node.hear(b"garbage", T)
-    text = metrics(registry(node, Served(full=7, not_modified=3), "9.9", lambda: T + 1.0)).body
+    text = metrics(
+        registry(
+            node, Served(7, 3, agent_checks=5, agent_checks_misnamed=1), "9.9", lambda: T + 1.0
+        )
+    ).body
     families = list(text_string_to_metric_families(text.decode()))
     samples = {
         (sample.name.removeprefix(PREFIX), *sample.labels.values()): sample.value
@@ -52,6 +65,10 @@ def test_gauges_of_a_known_engine():
     assert SAMPLES["total_blocks", "vllm"] == 100.0
     assert SAMPLES["free_blocks", "vllm"] == 74.0
     assert SAMPLES["running_requests", "vllm"] == 2.0
+    assert SAMPLES["waiting_requests", "vllm"] == 3.0
+    assert SAMPLES["kv_cache_usage_ratio", "vllm"] == 0.25
+    assert SAMPLES["block_size_tokens", "vllm"] == 16.0
+    assert SAMPLES["model_info", "vllm", "llama"] == SAMPLES["model_info", "vllm", "tiny"] == 1.0
     assert SAMPLES["last_sign_age_seconds", "vllm"] == 1.0
 
 
@@ -92,7 +109,10 @@ def test_what_is_unknown_has_no_series():
     assert not of_mute & {
         "score_free_term",
         "running_requests",
+        "kv_cache_usage_ratio",
         "total_blocks",
+        "block_size_tokens",
+        "model_info",
         "prompt_tokens_total",
     }
 
@@ -103,6 +123,8 @@ def test_the_sidecars_own_work_is_counted():
     assert SAMPLES["health_check_failures_total", "mute"] == 1.0
     assert SAMPLES["snapshot_requests_total", "200"] == 7.0
     assert SAMPLES["snapshot_requests_total", "304"] == 3.0
+    assert SAMPLES["agent_checks_total", "yes"] == 5.0
+    assert SAMPLES["agent_checks_total", "no"] == 1.0
     assert SAMPLES["build_info", "9.9"] == 1.0
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from ullage_shared.address import Address
 from ullage_shared.log import line
 from ullage_sidecar.channel import MAX_DATAGRAM_BYTES
 
@@ -35,6 +36,13 @@ _log = logging.getLogger("ullage.sidecar")
 
 class ListenError(Exception):
     """The operator's fault: the place to listen at cannot be had. The message says why."""
+
+    @classmethod
+    def at(cls, address: Address, error: OSError) -> "ListenError":
+        """What the system, or the resolver, says of a TCP address."""
+        is_lookup = isinstance(error, socket.gaierror) or not error.errno
+        why = error.strerror if is_lookup else os.strerror(error.errno or 0)
+        return cls(f"listen {address}: {why}")
 
 
 @contextlib.contextmanager
