@@ -30,7 +30,7 @@ from ullage_sidecar import command, endpoints, health, metrics
 from ullage_sidecar.config import Config, EngineEntry, engine_flags, read
 from ullage_sidecar.control import Control, listening, path_of
 from ullage_sidecar.drained import Kept
-from ullage_sidecar.node import Node
+from ullage_sidecar.node import PULSE_S, Node
 from ullage_sidecar.sources.plugin import ListenError, readings
 
 TICK_S: Final = 1.0
@@ -76,7 +76,7 @@ async def _run(config: Config) -> None:
             controlled = listening(control, path_of(config.socket), CLOSE_WITHIN_S)
             async with controlled, _serving(node), asyncio.TaskGroup() as group:
                 watches = (_watch(node, client, entry) for entry in config.engine)
-                chores = [_tick(node, kept), *watches]
+                chores = [_pulse(node), _tick(node, kept), *watches]
                 tasks = [group.create_task(chore) for chore in chores]
                 await stop.wait()
                 for task in tasks:
@@ -97,6 +97,13 @@ async def _watch(node: Node, client: aiohttp.ClientSession, entry: EngineEntry) 
         lambda probe: node.probed(entry.name, probe, time.monotonic()),
         time.monotonic,
     )
+
+
+async def _pulse(node: Node) -> None:
+    """By this the node knows that it was stopped."""
+    while True:
+        node.pulse(time.monotonic())
+        await asyncio.sleep(PULSE_S)
 
 
 async def _tick(node: Node, kept: Kept) -> None:
