@@ -13,7 +13,7 @@ import pytest
 from sidecar_process import Sidecar, hello, step
 from ullage_shared.snapshot import State
 from ullage_sidecar.channel import encode_step
-from ullage_sidecar.command import SETTLED_S
+from ullage_sidecar.command import SETTLED_S, main
 
 pytestmark = pytest.mark.slow
 
@@ -273,3 +273,9 @@ async def test_a_sidecar_whose_files_are_deleted_makes_them_anew(sidecar, engine
     assert not any(file.exists() for file in made[:2])
     await sidecar.start("--engine", engine_url)
     assert (await sidecar.replica()).state is State.DRAINING
+
+
+def test_an_engine_whose_name_looks_like_a_flag_is_told_its_place(capsys):
+    with pytest.raises(SystemExit):
+        main(["drain", "-x"])
+    assert "an engine whose name begins with - goes last, behind --" in capsys.readouterr().err
