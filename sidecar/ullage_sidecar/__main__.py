@@ -26,10 +26,10 @@ from ullage_shared.address import parse_listen
 from ullage_shared.config import ConfigError, keys
 from ullage_sidecar import agent, command, endpoints, health, metrics
 from ullage_sidecar.config import Config, EngineEntry, engine_flags, read
-from ullage_sidecar.control import Control, listening, path_of
+from ullage_sidecar.control import Control, Door, listening, path_of
 from ullage_sidecar.drained import Kept
-from ullage_sidecar.node import Node
-from ullage_sidecar.sources.plugin import ListenError, readings
+from ullage_sidecar.node import PULSE_S, Node
+from ullage_sidecar.sources.plugin import ListenError, Readings, readings
 from ullage_sidecar.warmer import Warmer
 
 TICK_S: Final = 1.0
@@ -68,19 +68,20 @@ async def _run(config: Config) -> None:
     node = Node(config, time.monotonic())
     kept = Kept(Path(f"{config.socket}.drained"))
     node.resume(kept.read(), time.monotonic())
-    with readings(Path(config.socket), lambda datagram: node.hear(datagram, time.monotonic())):
+    ears = readings(Path(config.socket), lambda datagram: node.hear(datagram, time.monotonic()))
+    with ears as found:
         async with health.session(config.health) as client:
             await asyncio.gather(*(_first_probe(node, client, entry) for entry in config.engine))
+            served = endpoints.Served()
             control = Control(node, kept, time.monotonic)
             controlled = listening(control, path_of(config.socket), CLOSE_WITHIN_S)
-            served = endpoints.Served()
             checks = agent.Agent(node, served, time.monotonic, time.time)
             checked = agent.listening(checks, config.agent_listen)
             serving = _serving(node, served)
-            async with controlled, checked, serving, asyncio.TaskGroup() as group:
-                watches = (_watch(node, client, entry) for entry in config.engine)
+            async with controlled as door, checked, serving, asyncio.TaskGroup() as group:
                 warmer = Warmer(node, client, time.monotonic, VERSION)
-                chores = [_tick(node, kept), warmer.run(), *watches]
+                watches = (_watch(node, client, entry) for entry in config.engine)
+                chores = [_pulse(node), _tick(node, kept, found, door), warmer.run(), *watches]
                 tasks = [group.create_task(chore) for chore in chores]
                 await stop.wait()
                 for task in tasks:
@@ -103,11 +104,21 @@ async def _watch(node: Node, client: aiohttp.ClientSession, entry: EngineEntry) 
     )
 
 
-async def _tick(node: Node, kept: Kept) -> None:
-    """Render at least every second: changes of state are logged though nobody asks."""
+async def _pulse(node: Node) -> None:
+    """By this the node knows that it was stopped."""
+    while True:
+        node.pulse(time.monotonic())
+        await asyncio.sleep(PULSE_S)
+
+
+async def _tick(node: Node, kept: Kept, found: Readings, door: Door) -> None:
+    """Render at least every second: changes of state are logged though nobody asks. And see that
+    plugins and operators find this sidecar."""
     while True:
         node.published(time.monotonic(), time.time())
         kept.keep(node.drains)  # One may have ended: its server has started anew.
+        if found.mend():  # Else another sidecar may have taken our place.
+            await door.mend()
         await asyncio.sleep(TICK_S)
 
 

@@ -141,10 +141,10 @@ def _fits(value: object, wanted: object) -> bool:
     if isinstance(value, bool):
         return False
     if isinstance(value, int):
-        return 0 <= value < 2**64 and wanted in (int, int | None, float)
+        return 0 <= value < 2**64 and wanted in (int, int | None, float, float | None)
     if isinstance(value, float):
-        return wanted is float and math.isfinite(value)
-    return (value is None and wanted in (int | None, str | None)) or (
+        return wanted in (float, float | None) and math.isfinite(value)
+    return (value is None and wanted in (int | None, float | None, str | None)) or (
         isinstance(value, str) and wanted in (str, str | None) and not _SURROGATES.search(value)
     )
 
@@ -199,10 +199,25 @@ class Sender:
         except BlockingIOError:
             self._keep(datagram)
         except OSError:
-            self._connected = False
-            self.dropped += len(self._backlog) or 1
-            self._backlog.clear()
+            self._disconnected()
             return False
+        return True
+
+    def offer(self, datagram: bytes) -> bool:
+        """Hand over what will be said again anyway, or let it go. False: there was no room.
+
+        Behind a listener that was stopped for a minute it would lie a hundred times.
+        """
+        try:
+            if self._backlog:
+                self._flush()
+            if self._backlog:
+                return False
+            self._socket.send(datagram)  # type: ignore[union-attr]  # connected
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._disconnected()
         return True
 
     def close(self) -> None:
@@ -211,6 +226,11 @@ class Sender:
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.close()
+
+    def _disconnected(self) -> None:
+        self._connected = False
+        self.dropped += len(self._backlog) or 1
+        self._backlog.clear()
 
     def _keep(self, datagram: bytes) -> None:
         self.dropped += len(self._backlog) == BACKLOG

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import aiohttp
 import msgspec
@@ -173,8 +173,14 @@ def _table(rows: Sequence[Row]) -> str:
     )
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        hint = "; an engine whose name begins with - goes last, behind --"
+        super().error(message + hint if "unrecognized arguments: -" in message else message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ullage-sidecar")
+    parser = _Parser(prog="ullage-sidecar")
     commands = parser.add_subparsers(dest="command", required=True)
     drain = commands.add_parser(
         "drain", help="take an engine out of service, until undrain or until it starts anew"

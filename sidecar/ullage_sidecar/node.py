@@ -12,22 +12,27 @@ from math import inf
 from typing import Final
 
 from ullage_shared.log import Seldom, line
-from ullage_shared.snapshot import SCHEMA, Document, Snapshot, State, encode
+from ullage_shared.snapshot import SCHEMA, Document, Snapshot, encode
 from ullage_sidecar.channel import DatagramError, decode
 from ullage_sidecar.config import Config
 from ullage_sidecar.core.assess import Assessment, assess
-from ullage_sidecar.core.engine import Drain, Engine, Undrain, fold
+from ullage_sidecar.core.engine import Drain, Engine, Undrain, Woken, fold, forgotten
 from ullage_sidecar.core.health import Probe
-from ullage_sidecar.core.life import is_cold
+from ullage_sidecar.core.life import is_cold, silent_after_death_s
 from ullage_sidecar.core.reading import Hello, Reading
 from ullage_sidecar.core.render import label, render, sequenced
 from ullage_sidecar.core.signals import Signals
 from ullage_sidecar.core.warmup import Progress
+from ullage_sidecar.told import Told
 
 RENDER_EVERY_S: Final = 0.02
 BATCH: Final = 64
 """Datagrams folded at once. A process woken for a single one spends most of its time fetching its
 own code into the caches; more would keep the loop long enough for the kernel's queue to fill."""
+PULSE_S: Final = 0.25
+AWAY_S: Final = 1.0
+"""A pulse that comes so much after the last one: this process was stopped in between, or starved.
+Less than what a plugin's silence is believed after, less its heartbeat."""
 MAX_RANKS: Final = 1024
 """Data-parallel engines of one server: a hello that claims more is no hello."""
 
@@ -87,25 +92,65 @@ class Node:
         self._speakers: dict[int, Key] = {}
         self._heard: list[tuple[bytes, float]] = []
         self._published: Published | None = None
+        self._pulse_s = inf  # Who has no pulse cannot miss one.
+        self._told = Told()
         self._seldom: defaultdict[str, Seldom] = defaultdict(Seldom)
+
+    def pulse(self, now_s: float) -> None:
+        """Say that this process runs: every `PULSE_S`, from the start on or never.
+
+        Whoever comes first after an absence, pulse, reading, probe or question, finds it.
+        """
+        self._notice_absence(now_s)
+        self._pulse_s = now_s
+
+    def _notice_absence(self, now_s: float) -> None:
+        away_s = now_s - self._pulse_s
+        if away_s <= AWAY_S:
+            return
+        self._pulse_s = now_s
+        self._settle()
+        for key, engine in self._engines.items():
+            self._engines[key] = fold(engine, Woken(), now_s)
+        self._published_is_old()
+        if self._seldom["away"].allows(now_s):
+            _log.warning(line("was_away", seconds=round(away_s, 1), why="stopped, or starved"))
 
     def hear(self, datagram: bytes, now_s: float) -> None:
         """Take in one datagram of the plugin's. Whatever it holds, nothing is raised.
 
         It is folded with others of its batch, at the latest before anybody looks.
         """
+        self._notice_absence(now_s)
         self._heard.append((datagram, now_s))
         if len(self._heard) >= BATCH:
             self._settle()
 
     def probed(self, name: str, probe: Probe, now_s: float) -> None:
         """Take in what `/health` of one server said: it concerns all its engines."""
+        self._notice_absence(now_s)
         self._settle()
         self.probes[name].asked += 1
         self.probes[name].failed += probe.fault is not None
         for key, engine in self._engines.items():
             if key[0] == name:
                 self._engines[key] = fold(engine, probe, now_s)
+        self._forget_former(name, now_s)
+
+    def _forget_former(self, name: str, now_s: float) -> None:
+        """Of a server that was gone, and answers again without its plugin, nothing is known: not
+        even how many engines it has."""
+        limit_s = self.config.health.signs_of_life_s
+        ranks = {key: engine for key, engine in self._engines.items() if key[0] == name}
+        former = [
+            key
+            for key, engine in ranks.items()
+            if (silent_s := silent_after_death_s(engine, now_s)) is not None and silent_s > limit_s
+        ]
+        for key in former:
+            del self._engines[key]
+        if former and len(former) == len(ranks):
+            self._engines[name, 0] = forgotten(ranks[min(former)], now_s)
 
     def drain(self, name: str | None, now_s: float) -> None:
         """Take one server's engines out of service, or all. Raises `KeyError`: unknown."""
@@ -153,6 +198,7 @@ class Node:
     def _command(self, name: str | None, event: Drain | Undrain, now_s: float) -> None:
         if name is not None and name not in self._places:
             raise KeyError(name)
+        self._notice_absence(now_s)
         self._settle()
         for key, engine in self._engines.items():
             if name in (None, key[0]):
@@ -180,6 +226,7 @@ class Node:
 
     def assessed(self, now_s: float) -> Iterator[tuple[Engine, Assessment]]:
         """Every engine and its judgement, by place in the configuration, then by rank."""
+        self._notice_absence(now_s)
         self._settle()
         for key in sorted(self._engines, key=lambda key: (self._places[key[0]], key[1])):
             yield self._engines[key], assess(self._engines[key], self.config, now_s)
@@ -194,12 +241,8 @@ class Node:
                 url=self.config.engine[self._places[engine.name]].url,
                 wall_s=wall_s,
             )
-            previous = before.get(fresh.id)
-            if previous is None or _standing(previous) != _standing(fresh):
-                was = previous.state if previous else "-"
-                name = label(engine)
-                _log.info(line("state", engine=name, was=was, now=fresh.state, why=fresh.reason))
-            yield sequenced(fresh, previous, now_s)
+            self._told.tell(label(engine), fresh.state, fresh.reason, now_s)
+            yield sequenced(fresh, before.get(fresh.id), now_s)
 
     def _settle(self) -> None:
         """Fold what was heard, in order, each as of its arrival."""
@@ -290,10 +333,6 @@ class Node:
         self.strays.malformed += 1
         if self._seldom["malformed"].allows(now_s):
             _log.warning(line("malformed", why=error, total=self.strays.malformed))
-
-
-def _standing(snapshot: Snapshot) -> tuple[State, str]:
-    return snapshot.state, snapshot.reason
 
 
 def _same(left: tuple[Snapshot, ...], right: tuple[Snapshot, ...]) -> bool:

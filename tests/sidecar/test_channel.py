@@ -56,6 +56,7 @@ def test_a_step_arrives_as_it_was_sent(sender, seq, at_s, numbers, kv_usage):
         total_blocks=st.none() | counts,
         vllm_version=st.none() | texts,
         dropped=counts,
+        said_s=st.none() | st.floats(0.0, 1e9),
     )
 )
 def test_a_hello_arrives_as_it_was_sent(hello):
@@ -95,6 +96,8 @@ def test_a_hello_need_only_say_who_it_is():
         ("total_blocks", 0.5),
         ("total_blocks", "many"),
         ("vllm_version", 3),
+        ("said_s", math.nan),
+        ("said_s", "now"),
     ],
 )
 def test_a_hello_that_makes_no_sense_is_refused_by_field(field, value):
@@ -161,6 +164,26 @@ def test_behind_a_listener_that_does_not_read_the_oldest_are_dropped(path, sende
         assert [listener.recv(10) for _ in range(queued)] == [b"%d" % n for n in range(queued)]
         sender.send(b"newest")
         assert listener.recv(10) == b"%d" % (2000 - BACKLOG + 1)
+
+
+def test_what_will_be_said_again_does_not_lie_before_what_is_new(path, sender_to):
+    """A sidecar that was stopped for an hour would hear an hour of heartbeats first."""
+    with listening(path) as listener:
+        sender = sender_to(path)
+        offered = 0
+        while sender.offer(b"%d" % offered):
+            offered += 1
+        for _ in range(1000):
+            assert not sender.offer(b"again")
+        assert sender.send(b"a step")
+        heard = [listener.recv(10) for _ in range(offered)]
+        assert heard == [b"%d" % number for number in range(offered)]
+        assert sender.offer(b"a beat")
+        assert (listener.recv(10), listener.recv(10)) == (b"a step", b"a beat")
+        assert sender.dropped == 0
+    assert sender.offer(b"lost")
+    assert sender.dropped == 1
+    assert not sender.send(b"lost too")
 
 
 def test_a_backlog_is_dropped_and_counted_when_its_listener_goes(path, sender_to):

@@ -13,7 +13,7 @@ import pytest
 from sidecar_process import Sidecar, hello, step
 from ullage_shared.snapshot import State
 from ullage_sidecar.channel import encode_step
-from ullage_sidecar.command import SETTLED_S
+from ullage_sidecar.command import SETTLED_S, main
 
 pytestmark = pytest.mark.slow
 
@@ -250,3 +250,32 @@ async def test_drains_reach_nobody_over_the_network(sidecar, engine_url):
     await sidecar.start("--engine", engine_url)
     for path in ("/drain", "/undrain", "/status"):
         assert (await sidecar.get(path))[0] == 404
+
+
+async def test_a_sidecar_whose_files_are_deleted_makes_them_anew(sidecar, engine_url, sender_to):
+    """Somebody cleans up: plugins and operators find it again, and a drain is not forgotten."""
+    await at_work(sidecar, engine_url, sender_to, running=2)
+    assert (await run(sidecar, "drain"))[0] == 0
+    for file in sidecar.socket.parent.glob(f"{sidecar.socket.name}*"):
+        file.unlink()
+    made = [
+        sidecar.socket.with_name(sidecar.socket.name + end) for end in ("", ".control", ".drained")
+    ]
+    async with asyncio.timeout(10.0):
+        while not all(file.exists() for file in made):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    sender = sender_to(sidecar.socket)
+    sender.send(hello())
+    sender.send(step(2, running=5))
+    await sidecar.replica(lambda replica: replica.running == 5)
+    assert "draining" in (await run(sidecar, "status"))[1]
+    assert await sidecar.stop() == 0
+    assert not any(file.exists() for file in made[:2])
+    await sidecar.start("--engine", engine_url)
+    assert (await sidecar.replica()).state is State.DRAINING
+
+
+def test_an_engine_whose_name_looks_like_a_flag_is_told_its_place(capsys):
+    with pytest.raises(SystemExit):
+        main(["drain", "-x"])
+    assert "an engine whose name begins with - goes last, behind --" in capsys.readouterr().err

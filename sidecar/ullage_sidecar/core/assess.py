@@ -7,7 +7,9 @@
 * In a state whose factor is 0 every capacity is 0, whatever the signals.
 * Else an unknown signal makes every capacity unknown, and the reason names it. Unknown is neither
   idle nor full.
-* A plugin silent for longer than `signs_of_life_s` makes every signal unknown.
+* A plugin silent for longer than `signs_of_life_s` makes every signal unknown. So does a second
+  server that goes by the same name: of the two one answers at the engine's URL, and nobody knows
+  whether it is the one whose signals these are.
 """
 
 from collections.abc import Mapping
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from ullage_shared.snapshot import RequestClass, State
 from ullage_sidecar.core import depletion, penalty, smoothing
 from ullage_sidecar.core.engine import Engine
-from ullage_sidecar.core.life import is_silent, judge
+from ullage_sidecar.core.life import is_silent, is_unheard_since_woken, judge
 from ullage_sidecar.core.score import ScoreTerms, score, terms
 from ullage_sidecar.core.settings import Settings
 
@@ -71,7 +73,8 @@ def assess(engine: Engine, settings: Settings, now_s: float) -> Assessment:
     """Judge an engine."""
     life = judge(engine, settings, now_s)
     silent = is_silent(engine, settings, now_s)
-    levels = Levels() if silent else _levels(engine, settings, now_s)
+    rival = _rival(engine, settings, now_s)
+    levels = Levels() if silent or rival else _levels(engine, settings, now_s)
     free, running, waiting = levels.effective_free, levels.running, levels.waiting
     room, queue = None, None
     capacities: dict[RequestClass, float] = {}
@@ -81,11 +84,14 @@ def assess(engine: Engine, settings: Settings, now_s: float) -> Assessment:
         for cls in RequestClass:
             worth = score(room, settings.score.weights(cls))
             capacities[cls] = worth * queue * life.factor
+    unknown = _unknown(engine, settings, levels, rival, now_s)
+    if life.state in (State.STARTING, State.DOWN):
+        unknown = ""  # Nobody is expected to speak.
     if life.factor == 0.0:
         capacities = dict.fromkeys(RequestClass, 0.0)
     return Assessment(
         state=life.state,
-        reason="; ".join(filter(None, (life.reason, _unknown(engine, levels, silent=silent)))),
+        reason="; ".join(filter(None, (life.reason, unknown))),
         capacities=capacities,
         levels=levels,
         terms=room,
@@ -109,11 +115,23 @@ def _levels(engine: Engine, settings: Settings, now_s: float) -> Levels:
     )
 
 
-def _unknown(engine: Engine, levels: Levels, *, silent: bool) -> str:
+def _rival(engine: Engine, settings: Settings, now_s: float) -> str:
+    rival = engine.rival
+    if rival is None or now_s - rival.heard_s > settings.health.signs_of_life_s:
+        return ""
+    return f"two servers go by this name: pids {rival.heard_pid} and {rival.pid}"
+
+
+def _unknown(engine: Engine, settings: Settings, levels: Levels, rival: str, now_s: float) -> str:
     if engine.hello is None:
         return "its plugin was never heard of"
-    if silent:
+    if is_silent(engine, settings, now_s):
+        awake_s = now_s - engine.watched_s
+        if is_unheard_since_woken(engine, now_s) and awake_s <= settings.health.signs_of_life_s:
+            return "this sidecar was away itself, and has not heard its plugin since"
         return "its plugin is silent"
+    if rival:
+        return rival
     if engine.hides_steps:
         return "vLLM reports no steps: --disable-log-stats hides them from several API servers"
     signals = {

@@ -1,12 +1,14 @@
 """One engine as the sidecar knows it: a value, and how each event changes it.
 
 Events: `Hello` and `Reading` from the plugin, `Probe` from `/health`, `Drain` and `Undrain` from
-the operator, `Progress` of its warm-up. Rules
+the operator, `Progress` of its warm-up, `Woken` from the sidecar's own clock. Rules
 
 * A new `boot_id` is a new incarnation: everything but the counters starts afresh. An incarnation
-  that began earlier is ignored as long as the newer one still speaks.
+  that began earlier is ignored as long as the newer one still speaks, and remembered as its rival.
 * A sender counts only after its hello; senders of a former incarnation are strangers again.
 * Nothing comes from the future: instants beyond `now_s` are taken as `now_s`.
+* A word is as old as it is: what lay in a queue is a sign of life of when it was said. An older
+  plugin does not tell when; then it is when it came.
 * A sender repeats hello and last step every second. One that repeats its hello alone has made no
   step yet, so an engine none of whose senders ever told a step has been idle since it started;
   unless one of them was told of tokens. Then vLLM hides the steps, and the signals are unknown.
@@ -18,6 +20,7 @@ The values made anew for every step are named tuples: a frozen dataclass takes f
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -39,7 +42,11 @@ class Undrain(NamedTuple):
     """The operator wants it back."""
 
 
-Event = Hello | Reading | Probe | Drain | Undrain | Progress
+class Woken(NamedTuple):
+    """This sidecar was away, stopped perhaps, and runs again: what it knew may be over."""
+
+
+Event = Hello | Reading | Probe | Drain | Undrain | Progress | Woken
 
 MAX_SENDERS: Final = 64
 """Of one engine. vLLM has one per API process; beyond this the longest silent one is forgotten."""
@@ -58,6 +65,17 @@ class Sender(NamedTuple):
     """Steps that it knows of by their tokens alone."""
     dropped: int = 0
     """Datagrams it could not hand over, by its own count."""
+    dates: bool = False
+    """Do its hellos tell when they were said?"""
+
+
+class Rival(NamedTuple):
+    """A second server that goes by the engine's name, and is not heard."""
+
+    pid: int
+    heard_pid: int
+    """That of the one that is heard."""
+    heard_s: float
 
 
 class Engine(NamedTuple):
@@ -73,7 +91,7 @@ class Engine(NamedTuple):
     started_s: float = 0.0
     """When the present incarnation began to serve."""
     heard_s: float | None = None
-    """When its latest datagram arrived."""
+    """When its latest sign of life was given."""
     health: Health = Health()
     senders: Mapping[int, Sender] = MappingProxyType({})
     counts: Counts = Counts()
@@ -81,6 +99,15 @@ class Engine(NamedTuple):
     """`None`: it is in service."""
     warm_up: WarmUp = WarmUp()
     """Of the present incarnation."""
+    rival: Rival | None = None
+    """Of several the one that was there first, as long as it speaks."""
+    woke_s: float | None = None
+    """When this sidecar last came back from an absence; `None`: it has watched all along."""
+
+    @property
+    def watched_s(self) -> float:
+        """Since when this sidecar has watched it without a break."""
+        return self.since_s if self.woke_s is None else self.woke_s
 
     @property
     def hides_steps(self) -> bool:
@@ -114,8 +141,20 @@ def fold(engine: Engine, event: Event, now_s: float) -> Engine:
         )
     if isinstance(event, Undrain):
         return engine._replace(drain=None)
+    if isinstance(event, Woken):
+        return engine._replace(woke_s=now_s, health=engine.health.after_absence(now_s))
     present = engine.hello.boot_id if engine.hello else None
     return engine._replace(drain=Drain(event.boot_id or present))
+
+
+def forgotten(engine: Engine, now_s: float) -> Engine:
+    """The same server as one that was never heard of: its plugin's word is of another process.
+
+    It has started anew, so its drain has ended too.
+    """
+    health = replace(engine.health, died_s=None)
+    signals, counts = engine.signals.cleared(), engine.counts
+    return Engine(engine.name, 0, now_s, signals, health=health, counts=counts)
 
 
 def _after_probe(engine: Engine, probe: Probe, now_s: float) -> Engine:
@@ -130,19 +169,25 @@ def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
     started_s = min(hello.started_s, now_s)
     if engine.hello is None or hello.boot_id != engine.hello.boot_id:
         if engine.hello is not None and _is_former(engine, started_s, now_s):
-            return engine
+            return engine._replace(rival=_rival(engine, hello, now_s))
         engine = engine._replace(
             started_s=started_s,
+            heard_s=None,
             health=engine.health if engine.hello is None else Health(),
             senders={},
             signals=engine.signals.cleared(),
             warm_up=WarmUp(),
+            rival=None,
         )
+    said_s = now_s if hello.said_s is None else hello.said_s
     known = engine.senders.get(hello.sender, Sender(now_s, now_s))
     senders = {
         **engine.senders,
         hello.sender: known._replace(
-            heard_s=now_s, unstepped=hello.unstepped, dropped=hello.dropped
+            heard_s=now_s,
+            unstepped=hello.unstepped,
+            dropped=hello.dropped,
+            dates=hello.said_s is not None,
         ),
     }
     if len(senders) > MAX_SENDERS:
@@ -150,7 +195,7 @@ def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
     engine = engine._replace(
         hello=hello,
         started_s=min(started_s, engine.started_s),
-        heard_s=now_s,
+        heard_s=_latest(engine.heard_s, said_s, now_s),
         senders=senders,
         drain=_still_meant(engine.drain, hello),
     )
@@ -166,6 +211,17 @@ def _still_meant(drain: Drain | None, hello: Hello) -> Drain | None:
     if drain is None or drain.boot_id not in (None, hello.boot_id):
         return None
     return Drain(hello.boot_id)
+
+
+def _latest(heard_s: float | None, said_s: float, now_s: float) -> float:
+    return min(now_s, said_s if heard_s is None else max(heard_s, said_s))
+
+
+def _rival(engine: Engine, hello: Hello, now_s: float) -> Rival | None:
+    known = engine.rival
+    if known is not None and now_s - known.heard_s <= SILENT_AFTER_S:
+        return known._replace(heard_s=now_s) if known.pid == hello.pid else known
+    return Rival(hello.pid, engine.hello.pid, now_s) if engine.hello else known
 
 
 def _is_former(engine: Engine, started_s: float, now_s: float) -> bool:
@@ -185,6 +241,9 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
         counts = counts.with_heartbeat(before, reading)
     else:
         return engine
+    said_s = now_s
+    if sender.dates:  # Its hellos speak for its repeats.
+        said_s = reading.at_s if reading.seq > before.seq else -inf
     if not health.answered and reading.seq > 0:
         health = replace(health, answered=True)
     return Engine(
@@ -196,12 +255,14 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
         ),
         engine.hello,
         engine.started_s,
-        now_s,
+        _latest(engine.heard_s, said_s, now_s),
         health,
         {**engine.senders, reading.sender: sender._replace(heard_s=now_s, step=reading)},
         counts,
         engine.drain,
         engine.warm_up,
+        engine.rival,
+        engine.woke_s,
     )
 
 

@@ -42,6 +42,8 @@ class Hello:
     """Engine steps whose tokens this sender was told of, but not their scheduler stats."""
     dropped: int = 0
     """Datagrams this sender could not hand over since it started (nobody listened, queue full)."""
+    said_s: float | None = None
+    """When this was said, on the monotonic clock: it may have lain in a queue since."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """The plugin's readings: datagrams on a unix socket that this process owns.
 
 The socket file has mode 0660: vLLM runs as the sidecar's user, as root, or in its group. A file
-that a dead sidecar left is replaced, one that a living process answers on is not.
+that a dead sidecar left is replaced, one that a living process answers on is not. One that somebody
+deletes is made anew within a second (`mend`): a connected plugin notices nothing of a deletion, but
+the next vLLM to start would find nobody.
 
 Rule: while readings flow, nobody sleeps on the socket. Waking a sleeper costs the engine's thread
 several times what the rest of `record()` does, so from the first datagram on the queue is emptied
@@ -46,24 +48,72 @@ class ListenError(Exception):
 
 
 @contextlib.contextmanager
-def readings(path: Path, hear: Callable[[bytes], None]) -> Iterator[None]:
+def readings(path: Path, hear: Callable[[bytes], None]) -> Iterator["Readings"]:
     """Hand every datagram that arrives at `path` to `hear`. Needs a running loop.
 
     Raises `ListenError`. The file is removed at the end.
     """
-    loop = asyncio.get_running_loop()
-    listener = _bound(path)
-    owned = path.stat().st_ino
-    drain = _Drain(loop, listener, hear)
+    found = Readings(path, hear)
     try:
-        drain.sleep()
-        yield
+        yield found
     finally:
-        drain.stop()
-        listener.close()
+        found.close()
+
+
+class Readings:
+    """The socket, and its file."""
+
+    def __init__(self, path: Path, hear: Callable[[bytes], None]) -> None:
+        self._path = path
+        self._hear = hear
+        self._fault = ""
+        self._open(_bound(path))
+
+    def mend(self) -> bool:
+        """Make the file anew if it is gone. False: it cannot be; to be tried again.
+
+        Whoever is connected then finds the new one with its next heartbeat.
+        """
+        if is_at(self._path, self._owned):
+            return True
+        try:
+            listener = _bound(self._path)
+        except ListenError as error:
+            if str(error) != self._fault:
+                self._fault = str(error)
+                _log.error(line("socket_lost", why=error, fix="no new vLLM can reach this sidecar"))
+            return False
+        self._fault = ""
+        self._drain.empty()
+        self._shut()
+        self._open(listener)
+        _log.warning(line("socket_bound_anew", socket=self._path, why="its file was gone"))
+        return True
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._shut()
         with contextlib.suppress(OSError):
-            if path.stat().st_ino == owned:
-                path.unlink()
+            if is_at(self._path, self._owned):
+                self._path.unlink()
+
+    def _open(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._owned = self._path.stat().st_ino
+        self._drain = _Drain(asyncio.get_running_loop(), listener, self._hear)
+        self._drain.sleep()
+
+    def _shut(self) -> None:
+        self._drain.stop()
+        self._listener.close()
+
+
+def is_at(path: Path, inode: int) -> bool:
+    """Is this file still there, and not another one in its place?"""
+    try:
+        return path.stat().st_ino == inode
+    except OSError:
+        return False
 
 
 class _Drain:
@@ -101,15 +151,15 @@ class _Drain:
         rest_s = HURRIED_S if self._taken >= MANY else REST_S
         self._next = self._loop.call_later(rest_s, self._look)  # First: nothing may make us deaf.
         now_s = self._loop.time()
-        self._taken = self._empty()
+        self._taken = self.empty()
         if self._taken:
             self._heard_s = now_s
         elif now_s - self._heard_s > QUIET_S:
             self._next.cancel()
             self.sleep()
 
-    def _empty(self) -> int:
-        """Hand on what is there; return how much that was."""
+    def empty(self) -> int:
+        """Hand on what is there, `DRAIN_AT_ONCE` at most; return how much that was."""
         for taken in range(DRAIN_AT_ONCE):
             try:
                 datagram = self._listener.recv(MAX_DATAGRAM_BYTES + 1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ullage_shared.snapshot import SCHEMA, Document, decode, encode
 from ullage_sidecar.core.assess import assess
 from ullage_sidecar.core.depletion import DepletionSettings
-from ullage_sidecar.core.engine import Drain, Engine, Undrain, fold
+from ullage_sidecar.core.engine import Drain, Engine, Undrain, Woken, fold
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.penalty import Form, PenaltySettings
 from ullage_sidecar.core.reading import Hello, Reading
@@ -35,6 +35,7 @@ hellos = st.builds(
     total_blocks=maybe_counts,
     block_size=maybe_counts,
     max_num_seqs=maybe_counts,
+    said_s=st.none() | instants,
 )
 readings = st.builds(
     Reading,
@@ -51,7 +52,11 @@ readings = st.builds(
     prefix_hits=maybe_counts,
 )
 probes = st.builds(Probe, fault=st.none() | st.just("status 503"), certain=st.booleans())
-commands = st.builds(Drain, st.none() | st.sampled_from(["a", "b"])) | st.builds(Undrain)
+commands = (
+    st.builds(Drain, st.none() | st.sampled_from(["a", "b"]))
+    | st.builds(Undrain)
+    | st.builds(Woken)
+)
 histories = st.lists(
     st.tuples(hellos | readings | readings | probes | commands, st.floats(-2.0, 10.0)), max_size=40
 )
@@ -99,6 +104,7 @@ def test_no_history_raises_or_yields_an_unsound_snapshot(history, settings):
         assert all(0.0 <= score <= 1.0 for score in snapshot.scores.values())
         if judged.warm_up == 0.0:
             assert snapshot.scores == {"short": 0.0, "long": 0.0}
+        assert engine.age_s(now_s) >= 0.0
         assert (snapshot.reason == "") == (snapshot.state == "serving" and judged.terms is not None)
         if last is not None and last.boot_id == snapshot.boot_id:
             assert snapshot.seq >= last.seq

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from ullage_shared.snapshot import State
-from ullage_sidecar.core.engine import Drain, Engine, Undrain, fold
+from ullage_sidecar.core.engine import Drain, Engine, Undrain, Woken, fold
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.life import is_cold, judge
 from ullage_sidecar.core.reading import Hello, Reading
@@ -58,6 +58,7 @@ EVENTS = {
     "warm-up ended": WARM,
     "warm-up given up": GIVEN_UP,
     "warm-up of another boot": Progress("boot-0", Phase.RUNNING),
+    "the sidecar wakes": Woken(),
 }
 S, W, R, V, H, N, D = (
     State.STARTING,
@@ -70,15 +71,16 @@ S, W, R, V, H, N, D = (
 )
 # What follows, column by column as in EVENTS. A step proves a starting server alive, but does not
 # outweigh a refused connection; a new boot must answer /health before it warms up. Who is drained
-# must be there; a new boot is wanted again. Behind a warm-up comes its ramp.
+# must be there; a new boot is wanted again. Who answers after it was gone may be another process.
+# Behind a warm-up comes its ramp. A sidecar that was away claims no hang until it has watched anew.
 TABLE = {
-    State.STARTING: (S, S, D, D, V, S, S, S, S, S, S, S),
-    State.WARMING: (W, S, W, H, W, D, W, N, W, R, W, W),
-    State.RAMPING: (R, S, R, H, R, D, R, N, R, R, R, R),
-    State.SERVING: (V, S, V, V, V, D, V, N, V, R, R, V),
-    State.HUNG: (H, S, V, H, H, D, H, N, H, H, H, H),
-    State.DRAINING: (N, S, N, N, N, D, N, N, V, N, N, N),
-    State.DOWN: (D, S, D, D, V, D, D, D, D, D, D, D),
+    State.STARTING: (S, S, D, D, V, S, S, S, S, S, S, S, S),
+    State.WARMING: (W, S, W, H, W, D, W, N, W, R, W, W, W),
+    State.RAMPING: (R, S, R, H, R, D, R, N, R, R, R, R, R),
+    State.SERVING: (V, S, V, V, V, D, V, N, V, R, R, V, V),
+    State.HUNG: (H, S, V, H, H, D, H, N, H, H, H, H, V),
+    State.DRAINING: (N, S, N, N, N, D, N, N, V, N, N, N, N),
+    State.DOWN: (D, S, D, D, S, D, D, D, D, D, D, D, D),
 }
 
 

@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ullage_sidecar.channel import Sender, encode_step
 from ullage_sidecar.core.reading import Hello
 
 Listen = Callable[[], Any]
@@ -141,7 +143,32 @@ def test_hello_comes_at_once_and_says_who_and_how_big(
         max_model_len=4096,
         vllm_version="0.32.0",
         dropped=0,
+        said_s=hello.said_s,
     )
+    assert hello.started_s <= hello.said_s <= monotonic()
+    del logger
+
+
+def test_a_heartbeat_that_found_no_room_comes_soon(
+    plugin: ModuleType,
+    vllm_config: SimpleNamespace,
+    listen: Listen,
+    socket_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plugin, "HEARTBEAT_S", 60.0)
+    monkeypatch.setattr(plugin, "RETRY_S", 0.02)
+    listener = listen()
+    crowd = Sender(str(socket_path))
+    assert crowd.connect()
+    step = encode_step(7, 1, 0.0, (0.0,) * 8)
+    while crowd.offer(step):
+        pass
+
+    logger = plugin.UllageStatLogger(vllm_config, 0)
+
+    assert listener.hello().name == "gpu-03"
+    crowd.close()
     del logger
 
 

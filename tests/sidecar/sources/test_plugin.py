@@ -1,6 +1,7 @@
 """The readings' socket: who may have it, and how it is left behind."""
 
 import os
+import shutil
 import socket
 import stat
 
@@ -102,3 +103,45 @@ async def test_a_successors_socket_is_not_removed(path):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as successor:
             successor.bind(os.fspath(path))
     assert path.exists()
+
+
+async def test_a_file_that_was_deleted_is_made_anew_and_found_by_old_and_new(
+    path, sender_to, until, caplog
+):
+    heard = []
+    with readings(path, heard.append) as found:
+        old = sender_to(path)
+        assert found.mend()
+        old.send(b"0")
+        shutil.rmtree(path.parent)
+        old.send(b"1")
+        assert found.mend()
+        assert heard[-1] == b"1"
+        assert not old.send(b"lost")
+        assert old.connect()
+        new = sender_to(path)
+        old.send(b"2")
+        new.send(b"3")
+        await until(lambda: len(heard) == 4)
+        assert found.mend()
+    assert len([line for line in caplog.messages if line.startswith("socket_bound_anew")]) == 1
+    assert not path.exists()
+
+
+async def test_a_place_that_another_sidecar_has_taken_is_left_to_it_and_said_once(
+    path, sender_to, until, caplog
+):
+    heard = []
+    with readings(path, heard.append) as found:
+        old = sender_to(path)
+        path.unlink()
+        with readings(path, lambda _: None) as successor:
+            assert not found.mend()
+            assert not found.mend()
+            assert successor.mend()
+            old.send(b"still heard")
+            await until(lambda: heard)
+        assert found.mend()
+    lost = [line for line in caplog.messages if line.startswith("socket_lost")]
+    assert len(lost) == 1
+    assert "another sidecar listens there" in lost[0]
