@@ -13,7 +13,7 @@ which nobody here counts, and `cpu_utilization` and `mem_utilization`, of which 
 utilization that says nothing of a vLLM. The named metrics go by vLLM's own names, as in its ORCA
 headers. Several ranks: means of the ratios, sums of the counts, each known only if all of them are.
 
-Who reads what: Envoy's client_side_weighted_round_robin takes a report from an answer's header,
+Who reads what: Envoy's client_side_weighted_round_robin takes a report from an answer's header
 `endpoint-load-metrics: JSON {…}`; gRPC's weighted_round_robin (A58) from trailers, as protobuf.
 Both weigh by `rps_fractional` ÷ `application_utilization`, and neither asks over HTTP: who attaches
 this report to answers adds the requests per second that it counts itself.
