@@ -25,6 +25,7 @@ from ullage_sidecar.core.counts import Counts, birth
 from ullage_sidecar.core.health import Health, Probe
 from ullage_sidecar.core.reading import Hello, Reading
 from ullage_sidecar.core.signals import Signals
+from ullage_sidecar.core.speeds import Speeds
 
 
 class Drain(NamedTuple):
@@ -78,6 +79,7 @@ class Engine(NamedTuple):
     counts: Counts = Counts()
     drain: Drain | None = None
     """`None`: it is in service."""
+    speeds: Speeds = Speeds()
 
     @property
     def hides_steps(self) -> bool:
@@ -122,6 +124,7 @@ def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
             health=engine.health if engine.hello is None else Health(),
             senders={},
             signals=engine.signals.cleared(),
+            speeds=Speeds(),
         )
     known = engine.senders.get(hello.sender, Sender(now_s, now_s))
     senders = {
@@ -162,12 +165,19 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
     if sender is None:
         return engine
     before, counts, health = sender.step, engine.counts, engine.health
+    speeds = engine.speeds
     if before is None:
         before = _baseline(engine, reading)
     if reading.seq > before.seq:
         counts = counts.with_step(before, reading)
+        if len(engine.senders) == 1:
+            speeds = speeds.with_step(before, reading, counts)
+        else:
+            blocks = engine.hello.total_blocks if engine.hello else None
+            speeds = speeds.with_shared_step(before, reading, engine.signals, blocks)
     elif reading.seq == before.seq:
         counts = counts.with_heartbeat(before, reading)
+        speeds = speeds.with_tokens(before, reading)
     else:
         return engine
     if not health.answered and reading.seq > 0:
@@ -186,6 +196,7 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
         {**engine.senders, reading.sender: sender._replace(heard_s=now_s, step=reading)},
         counts,
         engine.drain,
+        speeds,
     )
 
 
