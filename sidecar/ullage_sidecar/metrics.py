@@ -91,6 +91,21 @@ GAUGES: Final[Sequence[Row]] = (
         "Most sequences that the engine runs at once.",
         lambda e, _: e.hello.max_num_seqs if e.hello else None,
     ),
+    (
+        "step_seconds",
+        "Duration of a decode step, as learned; absent until then.",
+        lambda e, _: e.speeds.learned.step_s,
+    ),
+    (
+        "decode_tokens_per_second",
+        "Tokens that all sequences together get in a second of decode steps, as learned.",
+        lambda e, _: e.speeds.learned.decode_tokens_per_s,
+    ),
+    (
+        "prefill_tokens_per_second",
+        "Uncached prompt tokens computed in a second, as learned.",
+        lambda e, _: e.speeds.learned.prefill_tokens_per_s,
+    ),
     ("senders", "API processes that speak for the engine.", lambda e, _: len(e.senders)),
 )
 

@@ -18,7 +18,7 @@ CONFIG = Config(
 )
 
 
-def scraped(started_s=T - 9.0, kv_usage=0.25):
+def scraped(started_s=T - 9.0, kv_usage=0.25, steps=()):
     node = Node(CONFIG, T - 10.0)
     node.probed("vllm", Probe(None), T)
     node.probed("mute", Probe("Connection refused"), T)
@@ -37,6 +37,8 @@ def scraped(started_s=T - 9.0, kv_usage=0.25):
     node.hear(encode_hello(hello), T)
     for seq in (1, 2, 4, 4):
         node.hear(encode_step(1, seq, T, (2, 3, kv_usage, 10 * seq, 5, 0, 80, 40)), T)
+    for seq, at_s, prompts, generated in steps:
+        node.hear(encode_step(1, seq, at_s, (2, 0, 0.5, prompts, generated, 0, 80, 40)), T)
     node.hear(b"garbage", T)
     text = metrics(
         registry(
@@ -70,6 +72,19 @@ def test_gauges_of_a_known_engine():
     assert SAMPLES["block_size_tokens", "vllm"] == 16.0
     assert SAMPLES["model_info", "vllm", "llama"] == SAMPLES["model_info", "vllm", "tiny"] == 1.0
     assert SAMPLES["last_sign_age_seconds", "vllm"] == 1.0
+
+
+def test_speeds_are_told_once_they_are_learned():
+    speeds = ("step_seconds", "decode_tokens_per_second", "prefill_tokens_per_second")
+    assert not {name for name, *_ in SAMPLES} & set(speeds)
+    decoding = [(5 + n, T - 9.0 + n / 10, 40, 5 + 2 * n) for n in range(20)]
+    mixed = [
+        (25 + n, T - 7.1 + n // 2 / 2 + (0.4, 0.5)[n % 2], 640 + 600 * (n // 2), 45 + 2 * n)
+        for n in range(6)
+    ]
+    _, samples = scraped(steps=decoding + mixed)
+    told = [samples[name, "vllm"] for name in speeds]
+    assert told == [0.1, 20.0, 2000.0]
 
 
 def test_headroom_is_told_for_each_class_of_request():

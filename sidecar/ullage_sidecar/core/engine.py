@@ -28,6 +28,7 @@ from ullage_sidecar.core.counts import Counts, birth
 from ullage_sidecar.core.health import Health, Probe
 from ullage_sidecar.core.reading import Hello, Reading
 from ullage_sidecar.core.signals import Signals
+from ullage_sidecar.core.speeds import Speeds
 from ullage_sidecar.core.warmup import Progress, WarmUp, after
 
 
@@ -108,6 +109,7 @@ class Engine(NamedTuple):
     def watched_s(self) -> float:
         """Since when this sidecar has watched it without a break."""
         return self.since_s if self.woke_s is None else self.woke_s
+    speeds: Speeds = Speeds()
 
     @property
     def hides_steps(self) -> bool:
@@ -178,6 +180,7 @@ def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
             signals=engine.signals.cleared(),
             warm_up=WarmUp(),
             rival=None,
+            speeds=Speeds(),
         )
     said_s = now_s if hello.said_s is None else hello.said_s
     known = engine.senders.get(hello.sender, Sender(now_s, now_s))
@@ -233,12 +236,19 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
     if sender is None:
         return engine
     before, counts, health = sender.step, engine.counts, engine.health
+    speeds = engine.speeds
     if before is None:
         before = _baseline(engine, reading)
     if reading.seq > before.seq:
         counts = counts.with_step(before, reading)
+        if len(engine.senders) == 1:
+            speeds = speeds.with_step(before, reading, counts)
+        else:
+            blocks = engine.hello.total_blocks if engine.hello else None
+            speeds = speeds.with_shared_step(before, reading, engine.signals, blocks)
     elif reading.seq == before.seq:
         counts = counts.with_heartbeat(before, reading)
+        speeds = speeds.with_tokens(before, reading)
     else:
         return engine
     said_s = now_s
@@ -263,6 +273,7 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
         engine.warm_up,
         engine.rival,
         engine.woke_s,
+        speeds,
     )
 
 

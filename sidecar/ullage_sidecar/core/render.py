@@ -44,6 +44,7 @@ def free_blocks(engine: Engine, judged: Assessment) -> int | None:
 def render(engine: Engine, judged: Assessment, *, node: str, url: str, wall_s: float) -> Snapshot:
     """One replica's snapshot, its `seq` still 0: see `sequenced`."""
     hello, signals, levels = engine.hello, engine.signals, judged.levels
+    learned = engine.speeds.learned
     known = None if judged.silent else signals
     return Snapshot(
         id=identity(engine, node),
@@ -68,6 +69,9 @@ def render(engine: Engine, judged: Assessment, *, node: str, url: str, wall_s: f
         age_s=0.0,
         ts=round(wall_s, 3),
         scores=_scores(judged.capacities),
+        step_s=learned.step_s,
+        decode_tokens_per_s=learned.decode_tokens_per_s,
+        prefill_tokens_per_s=learned.prefill_tokens_per_s,
     )
 
 
