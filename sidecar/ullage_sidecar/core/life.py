@@ -32,7 +32,7 @@ class Life:
 
 
 def is_silent(engine: Engine, settings: Settings, now_s: float) -> bool:
-    """Has the plugin given no sign of life for too long, or never?"""
+    """Was nothing heard of it for too long, or never?"""
     return engine.heard_s is None or engine.age_s(now_s) > settings.health.signs_of_life_s
 
 

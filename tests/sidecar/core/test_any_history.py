@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from ullage_shared.snapshot import SCHEMA, Document, decode, encode
 from ullage_sidecar.core.assess import assess
 from ullage_sidecar.core.depletion import DepletionSettings
-from ullage_sidecar.core.engine import Drain, Engine, Undrain, fold
+from ullage_sidecar.core.engine import Drain, Engine, Undrain, Unread, fold
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.penalty import Form, PenaltySettings
-from ullage_sidecar.core.reading import Hello, Reading
+from ullage_sidecar.core.reading import PLUGIN, SCRAPE, Hello, Reading
 from ullage_sidecar.core.render import render, sequenced
 from ullage_sidecar.core.score import LongWeights, ScoreSettings, ShortWeights
 from ullage_sidecar.core.settings import Settings
@@ -35,6 +35,7 @@ hellos = st.builds(
     total_blocks=maybe_counts,
     block_size=maybe_counts,
     max_num_seqs=maybe_counts,
+    source=st.sampled_from([PLUGIN, SCRAPE]),
 )
 readings = st.builds(
     Reading,
@@ -52,8 +53,10 @@ readings = st.builds(
 )
 probes = st.builds(Probe, fault=st.none() | st.just("status 503"), certain=st.booleans())
 commands = st.builds(Drain, st.none() | st.sampled_from(["a", "b"])) | st.builds(Undrain)
+unread = st.builds(Unread, st.sampled_from(["", "status 404"]))
 histories = st.lists(
-    st.tuples(hellos | readings | readings | probes | commands, st.floats(-2.0, 10.0)), max_size=40
+    st.tuples(hellos | readings | readings | probes | commands | unread, st.floats(-2.0, 10.0)),
+    max_size=40,
 )
 
 
