@@ -8,11 +8,12 @@ import argparse
 import asyncio
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
@@ -29,9 +30,13 @@ from ullage_shared.config import ConfigError, keys
 from ullage_sidecar import command, endpoints, health, metrics
 from ullage_sidecar.config import Config, EngineEntry, engine_flags, read
 from ullage_sidecar.control import Control, listening, path_of
+from ullage_sidecar.core.health import Probe
 from ullage_sidecar.drained import Kept
 from ullage_sidecar.node import Node
 from ullage_sidecar.sources.plugin import ListenError, readings
+from ullage_sidecar.sources.scrape import Scraper, machine_start
+from ullage_sidecar.sources.scraped import Server
+from ullage_sidecar.sources.settings import When
 
 TICK_S: Final = 1.0
 CLOSE_WITHIN_S: Final = 1.0
@@ -71,12 +76,16 @@ async def _run(config: Config) -> None:
     node.resume(kept.read(), time.monotonic())
     with readings(Path(config.socket), lambda datagram: node.hear(datagram, time.monotonic())):
         async with health.session(config.health) as client:
-            await asyncio.gather(*(_first_probe(node, client, entry) for entry in config.engine))
+            scrapers = _scrapers(node)
+            await asyncio.gather(
+                *(_first_probe(node, client, entry, scrapers) for entry in config.engine)
+            )
             control = Control(node, kept, time.monotonic)
             controlled = listening(control, path_of(config.socket), CLOSE_WITHIN_S)
             async with controlled, _serving(node), asyncio.TaskGroup() as group:
-                watches = (_watch(node, client, entry) for entry in config.engine)
-                chores = [_tick(node, kept), *watches]
+                watches = (_watch(node, client, entry, scrapers) for entry in config.engine)
+                scrapes = (scraper.run(client) for scraper in scrapers.values())
+                chores = [_tick(node, kept), *watches, *scrapes]
                 tasks = [group.create_task(chore) for chore in chores]
                 await stop.wait()
                 for task in tasks:
@@ -84,19 +93,51 @@ async def _run(config: Config) -> None:
     _log.info(log.line("stopped"))
 
 
-async def _first_probe(node: Node, client: aiohttp.ClientSession, entry: EngineEntry) -> None:
+Scrapers = Mapping[str, Scraper]
+"""By server; none, if nothing is to be scraped."""
+
+
+def _scrapers(node: Node) -> Scrapers:
+    config = node.config
+    if config.scrape.when is When.NEVER:
+        return {}
+    machine = machine_start()
+    return {
+        entry.name: Scraper(
+            Server(entry.name, secrets.randbits(64), machine, entry.max_num_seqs or None),
+            entry.url,
+            config.scrape,
+            node,
+            time.monotonic,
+            time.time,
+        )
+        for entry in config.engine
+    }
+
+
+async def _first_probe(
+    node: Node, client: aiohttp.ClientSession, entry: EngineEntry, scrapers: Scrapers
+) -> None:
     """Ask before anything is published: a restart must not show a living server as starting."""
-    node.probed(entry.name, await health.probe(client, entry.url), time.monotonic())
+    _probed(node, entry.name, scrapers, await health.probe(client, entry.url))
 
 
-async def _watch(node: Node, client: aiohttp.ClientSession, entry: EngineEntry) -> None:
+async def _watch(
+    node: Node, client: aiohttp.ClientSession, entry: EngineEntry, scrapers: Scrapers
+) -> None:
     await health.watch(
         client,
         entry.url,
         node.config.health.interval_s,
-        lambda probe: node.probed(entry.name, probe, time.monotonic()),
+        lambda probe: _probed(node, entry.name, scrapers, probe),
         time.monotonic,
     )
+
+
+def _probed(node: Node, name: str, scrapers: Scrapers, probe: Probe) -> None:
+    node.probed(name, probe, time.monotonic())
+    if name in scrapers:
+        scrapers[name].probed(probe)
 
 
 async def _tick(node: Node, kept: Kept) -> None:
