@@ -118,7 +118,7 @@ def _count(name: str, value: float) -> int | None:
 
 
 def _decode_hello(body: bytes) -> Hello:
-    known = {field.name for field in fields(Hello)}
+    known = {field.name for field in fields(Hello)} - {"source"}
     try:
         values = {key: value for key, value in json.loads(body).items() if key in known}
         values["models"] = tuple(values.get("models", ()))

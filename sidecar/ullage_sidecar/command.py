@@ -159,18 +159,19 @@ def _socket(options: argparse.Namespace) -> Path:
 
 def _table(rows: Sequence[Row]) -> str:
     """The rows, aligned; `-`: unknown."""
-    heads = ("ENGINE", "STATE", "SCORE", "RUNNING", "WAITING", "WHY")
+    heads = ("ENGINE", "STATE", "SCORE", "RUNNING", "WAITING", "SOURCE", "WHY")
     lines: list[tuple[str, ...]] = [heads]
     for row in rows:
         figures = (row.capacity_score, row.running, row.waiting)
         shown = ("-" if figure is None else f"{figure:g}" for figure in figures)
-        lines.append((row.engine, row.state, *shown, row.reason))
+        lines.append((row.engine, row.state, *shown, row.source or "-", row.reason))
     widths = [max(len(cells[i]) for cells in lines) for i in range(len(heads))]
-    return "".join(
+    table = "".join(
         "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
         + "\n"
         for cells in lines
     )
+    return table + "".join(f"{row.engine}: {row.note}\n" for row in rows if row.note)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -19,6 +19,7 @@ from ullage_shared.address import AddressError, parse_base_url, parse_listen
 from ullage_shared.config import ConfigError, load
 from ullage_sidecar.channel import DEFAULT_SOCKET
 from ullage_sidecar.core.settings import Settings
+from ullage_sidecar.sources.settings import ScrapeSettings
 
 DEFAULT_NAME: Final = "vllm"
 CONTROL_SUFFIX: Final = ".control"
@@ -48,6 +49,15 @@ class EngineEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             "(`vllm serve --api-key`). Read at each warm-up. Empty: none."
         ),
     ] = ""
+    max_num_seqs: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="The server's --max-num-seqs, which its /metrics does not tell. "
+            "0: estimated, once requests have waited.",
+        ),
+    ] = 0
 
 
 class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,6 +76,7 @@ class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     socket: Annotated[
         str, Meta(description="Unix socket for the plugin's readings: ULLAGE_SOCKET of vLLM.")
     ] = DEFAULT_SOCKET
+    scrape: ScrapeSettings = ScrapeSettings()
     listen: Annotated[
         str,
         Meta(description="Where to serve snapshots and metrics: host:port. It is not protected."),

@@ -22,7 +22,10 @@ from aiohttp import web
 from ullage_shared.log import line
 from ullage_shared.snapshot import State
 from ullage_sidecar.config import CONTROL_SUFFIX
-from ullage_sidecar.core.render import label
+from ullage_sidecar.core.assess import Assessment
+from ullage_sidecar.core.engine import Engine
+from ullage_sidecar.core.reading import SCRAPE
+from ullage_sidecar.core.render import label, source_of
 from ullage_sidecar.drained import Kept
 from ullage_sidecar.node import Node
 from ullage_sidecar.sources.plugin import MODE, ListenError, is_at
@@ -43,6 +46,10 @@ class Row(msgspec.Struct, frozen=True):
     drained: bool
     gone: bool
     """Nobody listens at its port, or it says itself that it is dead."""
+    source: str = ""
+    """Who tells how it stands: `plugin` or `scrape`; empty: nobody."""
+    note: str = ""
+    """What is not known for want of its plugin; else empty."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -111,6 +118,8 @@ class Control:
                         None if judged.silent or waiting is None else int(waiting),
                         engine.drain is not None,
                         engine.health.fault is not None and engine.health.certain,
+                        source_of(engine, judged),
+                        _what_is_lost(engine, judged, self._node.config.scrape.interval_s),
                     )
                 )
         return rows
@@ -187,6 +196,19 @@ def _bound(path: Path) -> socket.socket:
         listener.close()
         raise ListenError(f"socket {path}: {error.strerror}") from error
     return listener
+
+
+def _what_is_lost(engine: Engine, judged: Assessment, interval_s: float) -> str:
+    """What its operator should know of an engine that is scraped; of any other nothing."""
+    if source_of(engine, judged) != SCRAPE:
+        return ""
+    lost = (
+        f"its plugin is not heard, so its own /metrics is read: signals are up to {interval_s:g} s "
+        "old, and what happens in between is not seen"
+    )
+    if not engine.estimates_seqs:
+        return lost
+    return f"{lost}; max_num_seqs = {engine.max_num_seqs} is estimated, set it in [[engine]]"
 
 
 def _answer(standing: Standing) -> web.Response:

@@ -15,7 +15,8 @@ from prometheus_client.registry import Collector
 from ullage_shared.snapshot import State
 from ullage_sidecar.core.assess import Assessment
 from ullage_sidecar.core.engine import Engine
-from ullage_sidecar.core.render import free_blocks, label
+from ullage_sidecar.core.reading import PLUGIN, SCRAPE
+from ullage_sidecar.core.render import free_blocks, label, source_of
 from ullage_sidecar.dummy_client import Result
 from ullage_sidecar.endpoints import Served
 from ullage_sidecar.node import Node
@@ -89,7 +90,12 @@ GAUGES: Final[Sequence[Row]] = (
     (
         "max_running_requests",
         "Most sequences that the engine runs at once.",
-        lambda e, _: e.hello.max_num_seqs if e.hello else None,
+        lambda e, _: e.max_num_seqs,
+    ),
+    (
+        "max_running_requests_estimated",
+        "1 if that is an estimate: nobody tells it, it was learned from the queue.",
+        lambda e, _: None if e.max_num_seqs is None else float(e.estimates_seqs),
     ),
     (
         "step_seconds",
@@ -162,6 +168,7 @@ class NodeCollector(Collector):
         yield from _per_engine(engines)
         yield _capacities(engines)
         yield _states(engines)
+        yield _sources(engines)
         yield _ages(engines, now_s)
         yield _models(engines)
         yield from self._own()
@@ -198,6 +205,7 @@ class NodeCollector(Collector):
             for result in Result:
                 dummies.add_metric((name, result.value), results[result])
         yield dummies
+        yield from self._scrapes()
         asked = CounterMetricFamily(
             f"{PREFIX}snapshot_requests", "Answers to /v1/snapshots.", labels=("status",)
         )
@@ -220,6 +228,36 @@ class NodeCollector(Collector):
         )
         build.add_metric((self._version,), 1)
         yield build
+
+    def _scrapes(self) -> Iterator[Metric]:
+        made = CounterMetricFamily(
+            f"{PREFIX}scrapes", "Questions to /metrics of a server.", labels=("server",)
+        )
+        failed = CounterMetricFamily(
+            f"{PREFIX}scrape_failures", "Those without a usable page.", labels=("server",)
+        )
+        took = GaugeMetricFamily(
+            f"{PREFIX}scrape_duration_seconds", "What the last one took.", labels=("server",)
+        )
+        for name, scrapes in self._node.scrapes.items():
+            made.add_metric((name,), scrapes.made)
+            failed.add_metric((name,), scrapes.failed)
+            if scrapes.last_s is not None:
+                took.add_metric((name,), scrapes.last_s)
+        yield from (made, failed, took)
+
+
+def _sources(engines: Sequence[Judged]) -> Metric:
+    family = GaugeMetricFamily(
+        f"{PREFIX}source",
+        "1 for who tells how the engine stands: its plugin, a scrape of its /metrics, or nobody.",
+        labels=("engine", "source"),
+    )
+    for engine, judged in engines:
+        present = source_of(engine, judged) or "none"
+        for source in (PLUGIN, SCRAPE, "none"):
+            family.add_metric((label(engine), source), float(source == present))
+    return family
 
 
 def _per_engine(engines: Sequence[Judged]) -> Iterator[Metric]:
@@ -270,7 +308,7 @@ def _states(engines: Sequence[Judged]) -> Metric:
 def _ages(engines: Sequence[Judged], now_s: float) -> Metric:
     family = GaugeMetricFamily(
         f"{PREFIX}last_sign_age_seconds",
-        "Age of the latest datagram from the engine's plugin.",
+        "Age of the latest word of the engine, from its plugin or its /metrics.",
         labels=("engine",),
     )
     for engine, _ in engines:

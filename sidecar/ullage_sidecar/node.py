@@ -16,10 +16,19 @@ from ullage_shared.snapshot import SCHEMA, Document, Snapshot, encode
 from ullage_sidecar.channel import DatagramError, decode
 from ullage_sidecar.config import Config
 from ullage_sidecar.core.assess import Assessment, assess
-from ullage_sidecar.core.engine import Drain, Engine, Undrain, Woken, fold, forgotten
+from ullage_sidecar.core.engine import (
+    SILENT_AFTER_S,
+    Drain,
+    Engine,
+    Undrain,
+    Unread,
+    Woken,
+    fold,
+    forgotten,
+)
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.life import is_cold, silent_after_death_s
-from ullage_sidecar.core.reading import Hello, Reading
+from ullage_sidecar.core.reading import SCRAPE, Hello, Reading
 from ullage_sidecar.core.render import label, render, sequenced
 from ullage_sidecar.core.signals import Signals
 from ullage_sidecar.core.warmup import Progress
@@ -74,6 +83,15 @@ class Probes:
     failed: int = 0
 
 
+@dataclass(slots=True)
+class Scrapes:
+    """How often a server's `/metrics` was asked for, how often in vain, and what the last took."""
+
+    made: int = 0
+    failed: int = 0
+    last_s: float | None = None
+
+
 class Node:
     """The engines of one node."""
 
@@ -83,6 +101,7 @@ class Node:
         self.probes = {entry.name: Probes() for entry in config.engine}
         self.dummies: dict[str, Counter[str]] = {entry.name: Counter() for entry in config.engine}
         """Dummy requests of each server's warm-ups, by how they ended."""
+        self.scrapes = {entry.name: Scrapes() for entry in config.engine}
         self.renders = 0
         self._since_s = now_s
         self._places = {entry.name: place for place, entry in enumerate(config.engine)}
@@ -125,6 +144,32 @@ class Node:
         self._heard.append((datagram, now_s))
         if len(self._heard) >= BATCH:
             self._settle()
+
+    def plugin_speaks(self, name: str, now_s: float) -> bool:
+        """Was the plugin of a server heard lately, or may it still be heard for the first time?"""
+        self._settle()
+        patience_s = max(self.config.health.signs_of_life_s, SILENT_AFTER_S)
+        return any(
+            (engine.hello is None or engine.hello.source != SCRAPE)
+            and engine.age_s(now_s) <= patience_s
+            for key, engine in self._engines.items()
+            if key[0] == name
+        )
+
+    def told(self, event: Hello | Reading, now_s: float) -> None:
+        """Take in what a server's `/metrics` says of one engine: a hello, then a reading."""
+        self._settle()
+        if isinstance(event, Reading):
+            self._hear_reading(event, now_s)
+        else:
+            self._hear_hello(event, now_s)
+
+    def unread(self, name: str, why: str, now_s: float) -> None:
+        """Take in that a server's `/metrics` cannot be read."""
+        self._settle()
+        for key, engine in self._engines.items():
+            if key[0] == name:
+                self._engines[key] = fold(engine, Unread(why), now_s)
 
     def probed(self, name: str, probe: Probe, now_s: float) -> None:
         """Take in what `/health` of one server said: it concerns all its engines."""
@@ -275,12 +320,15 @@ class Node:
             self._refuse(DatagramError(f"hello: {fault}"), now_s)
             return
         key = (hello.name, hello.engine_index)
-        engine = fold(self._engines.get(key) or self._unheard(*key), hello, now_s)
+        before = self._engines.get(key) or self._unheard(*key)
+        engine = fold(before, hello, now_s)
         self._engines[key] = engine
-        if engine.hello is hello:
-            self._forget_ranks(hello)
-        elif engine.hello is not None:
-            self._name_rivals(engine.hello, hello, now_s)
+        present = engine.hello
+        if present is not None and present.sender == hello.sender:
+            self._forget_ranks(present)
+            self._say_source(before, engine)
+        elif present is not None and hello.source != SCRAPE:
+            self._name_rivals(present, hello, now_s)
         if self._speakers.get(hello.sender) != key:
             self._speakers = {
                 sender: key for key, engine in self._engines.items() for sender in engine.senders
@@ -315,6 +363,11 @@ class Node:
                     fix="give each vLLM of this node its own ULLAGE_ENGINE and [[engine]]",
                 )
             )
+
+    def _say_source(self, before: Engine, now: Engine) -> None:
+        was, source = (engine.hello and engine.hello.source for engine in (before, now))
+        if source != was:
+            _log.info(line("source", engine=label(now), was=was or "-", now=source))
 
     def _turn_away(self, hello: Hello, now_s: float) -> None:
         self.strays.unmatched += 1

@@ -269,7 +269,7 @@ async def test_a_sidecar_stopped_for_a_while_claims_nothing_until_it_has_heard_a
             os.kill(stage.sidecar_pid, signal.SIGCONT)
         await asyncio.sleep(LIFE_S)
     assert film.states() == ["serving"]
-    away = "this sidecar was away itself, and has not heard its plugin since"
+    away = "this sidecar was away itself, and has not heard of it since"
     assert film.reasons() <= {"", away}
     assert film.pictures[-1].reason == ""
     assert "was_away seconds=" in stage.log.read_text()

@@ -20,7 +20,7 @@ from ullage_sidecar.channel import (
     encode_hello,
     encode_step,
 )
-from ullage_sidecar.core.reading import Hello, Reading
+from ullage_sidecar.core.reading import SCRAPE, Hello, Reading
 
 HELLO = Hello(2**64 - 1, "vllm", "boot-1", 11, started_s=12.5, models=("a", "ü"), block_size=16)
 
@@ -66,6 +66,11 @@ def test_a_hello_arrives_as_it_was_sent(hello):
 def test_a_hello_of_a_later_version_may_say_more():
     sent = encode_hello(HELLO).replace(b'{"sender"', b'{"colour": "red", "sender"')
     assert decode(sent) == HELLO
+
+
+def test_nobody_says_of_himself_where_his_hello_came_from():
+    scraped = encode_hello(replace(HELLO, source=SCRAPE))
+    assert decode(scraped) == HELLO
 
 
 def test_a_hello_need_only_say_who_it_is():

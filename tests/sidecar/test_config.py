@@ -100,6 +100,9 @@ def test_every_table_is_read(tmp_path):
         (ENGINE * 2, "engine[1].name = 'vllm': wanted a name that no other engine has"),
         (ENGINE + "name = 'a/b'", "engine[0].name = 'a/b': wanted a string matching"),
         (ENGINE + "port = 1", "engine[0].port: no such key"),
+        (ENGINE + "max_num_seqs = -1", "engine[0].max_num_seqs = -1: wanted a whole number >= 0"),
+        ("[scrape]\nwhen = 'often'\n" + ENGINE, "scrape.when = 'often': wanted auto or never"),
+        ("[scrape]\ninterval_s = 9\n" + ENGINE, "scrape.interval_s = 9: wanted a number <= 2.0"),
         ("[scores]\n" + ENGINE, "scores: no such key"),
         ("[score]\nweight = 1\n" + ENGINE, "score.weight: no such key"),
         (

@@ -2,31 +2,18 @@
 
 import asyncio
 import json
-import os
 import signal
 import stat
-import sys
 import time
 
 import pytest
 
-from sidecar_process import Sidecar, hello, step
+from sidecar_process import Sidecar, hello, run, step
 from ullage_shared.snapshot import State
 from ullage_sidecar.channel import encode_step
 from ullage_sidecar.command import SETTLED_S, main
 
 pytestmark = pytest.mark.slow
-
-
-async def run(sidecar: Sidecar, *arguments: str) -> tuple[int, str, str]:
-    """Exit status, and what was said."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "ullage_sidecar", *arguments, "--socket", os.fspath(sidecar.socket),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    async with asyncio.timeout(30.0):
-        out, err = await process.communicate()
-    return process.returncode, out.decode(), err.decode()
 
 
 async def at_work(sidecar: Sidecar, engine_url, sender_to, running, waiting=0):
@@ -44,8 +31,8 @@ async def test_drain_and_undrain_are_seen_by_who_polls(sidecar, engine_url, send
     status, out, err = await run(sidecar, "drain")
     assert (status, err) == (0, "")
     assert out.split() == [
-        *("ENGINE", "STATE", "SCORE", "RUNNING", "WAITING", "WHY"),
-        *("vllm", "draining", "0", "2", "0", "drained", "by", "its", "operator"),
+        *("ENGINE", "STATE", "SCORE", "RUNNING", "WAITING", "SOURCE", "WHY"),
+        *("vllm", "draining", "0", "2", "0", "plugin", "drained", "by", "its", "operator"),
     ]
     replica = await sidecar.replica()
     assert (replica.state, replica.capacity_score) == (State.DRAINING, 0.0)

@@ -118,6 +118,14 @@ def test_an_engine_is_in_one_state():
     assert states == {state: float(state is State.WARMING) for state in State}
 
 
+def test_an_engine_has_one_source():
+    sources = {key[1:]: value for key, value in SAMPLES.items() if key[0] == "source"}
+    ones = {key for key, value in sources.items() if value == 1.0}
+    assert ones == {("vllm", "plugin"), ("mute", "none")}
+    assert len(sources) == 6
+    assert SAMPLES["max_running_requests_estimated", "vllm"] == 0.0
+
+
 def test_what_is_unknown_has_no_series():
     of_mute = {key[0] for key in SAMPLES if "mute" in key}
     assert "capacity_score" in of_mute  # it is starting: 0, not unknown
@@ -128,6 +136,8 @@ def test_what_is_unknown_has_no_series():
         "total_blocks",
         "block_size_tokens",
         "model_info",
+        "max_running_requests_estimated",
+        "scrape_duration_seconds",
         "prompt_tokens_total",
     }
 
@@ -136,6 +146,7 @@ def test_the_sidecars_own_work_is_counted():
     assert SAMPLES["datagrams_ignored_total", "malformed"] == 1.0
     assert SAMPLES["health_checks_total", "vllm"] == 1.0
     assert SAMPLES["health_check_failures_total", "mute"] == 1.0
+    assert SAMPLES["scrapes_total", "mute"] == SAMPLES["scrape_failures_total", "mute"] == 0.0
     assert SAMPLES["snapshot_requests_total", "200"] == 7.0
     assert SAMPLES["snapshot_requests_total", "304"] == 3.0
     assert SAMPLES["agent_checks_total", "yes"] == 5.0

@@ -1,7 +1,8 @@
 """One engine as the sidecar knows it: a value, and how each event changes it.
 
-Events: `Hello` and `Reading` from the plugin, `Probe` from `/health`, `Drain` and `Undrain` from
-the operator, `Progress` of its warm-up, `Woken` from the sidecar's own clock. Rules
+Events: `Hello` and `Reading` from the plugin or from a scrape (see handover.py), `Unread` when a
+scrape fails, `Probe` from `/health`, `Drain` and `Undrain` from the operator, `Progress` of its
+warm-up, `Woken` from the sidecar's own clock. Rules
 
 * A new `boot_id` is a new incarnation: everything but the counters starts afresh. An incarnation
   that began earlier is ignored as long as the newer one still speaks, and remembered as its rival.
@@ -24,9 +25,10 @@ from math import inf
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from ullage_sidecar.core import handover, slots
 from ullage_sidecar.core.counts import Counts, birth
 from ullage_sidecar.core.health import Health, Probe
-from ullage_sidecar.core.reading import Hello, Reading
+from ullage_sidecar.core.reading import PLUGIN, Hello, Reading
 from ullage_sidecar.core.signals import Signals
 from ullage_sidecar.core.speeds import Speeds
 from ullage_sidecar.core.warmup import Progress, WarmUp, after
@@ -47,7 +49,14 @@ class Woken(NamedTuple):
     """This sidecar was away, stopped perhaps, and runs again: what it knew may be over."""
 
 
-Event = Hello | Reading | Probe | Drain | Undrain | Progress | Woken
+class Unread(NamedTuple):
+    """Its `/metrics` could not be read."""
+
+    why: str
+    """Free of figures that change from time to time."""
+
+
+Event = Hello | Reading | Unread | Probe | Drain | Undrain | Progress | Woken
 
 MAX_SENDERS: Final = 64
 """Of one engine. vLLM has one per API process; beyond this the longest silent one is forgotten."""
@@ -104,12 +113,32 @@ class Engine(NamedTuple):
     """Of several the one that was there first, as long as it speaks."""
     woke_s: float | None = None
     """When this sidecar last came back from an absence; `None`: it has watched all along."""
+    speeds: Speeds = Speeds()
+    unread: str = ""
+    """Why its `/metrics`, which is asked while its plugin is silent, tells nothing; else empty."""
+    alias: str | None = None
+    """What the other source calls the present incarnation."""
+    handed_over: bool = False
+    """Another source spoke for the present incarnation before."""
+    learned_seqs: int | None = None
+    """Estimate of `max_num_seqs`, as long as nobody tells it."""
 
     @property
     def watched_s(self) -> float:
         """Since when this sidecar has watched it without a break."""
         return self.since_s if self.woke_s is None else self.woke_s
-    speeds: Speeds = Speeds()
+
+    @property
+    def max_num_seqs(self) -> int | None:
+        """Most sequences that it runs at once: as told, else as learned."""
+        told = self.hello.max_num_seqs if self.hello else None
+        return self.learned_seqs if told is None else told
+
+    @property
+    def estimates_seqs(self) -> bool:
+        """Is `max_num_seqs` an estimate?"""
+        told = self.hello.max_num_seqs if self.hello else None
+        return told is None and self.learned_seqs is not None
 
     @property
     def hides_steps(self) -> bool:
@@ -145,6 +174,8 @@ def fold(engine: Engine, event: Event, now_s: float) -> Engine:
         return engine._replace(drain=None)
     if isinstance(event, Woken):
         return engine._replace(woke_s=now_s, health=engine.health.after_absence(now_s))
+    if isinstance(event, Unread):
+        return engine._replace(unread=event.why)
     present = engine.hello.boot_id if engine.hello else None
     return engine._replace(drain=Drain(event.boot_id or present))
 
@@ -169,6 +200,11 @@ def _after_probe(engine: Engine, probe: Probe, now_s: float) -> Engine:
 
 def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
     started_s = min(hello.started_s, now_s)
+    if engine.hello is not None:
+        silent = engine.age_s(now_s) > SILENT_AFTER_S
+        if handover.is_unheard(hello, engine.hello, silent=silent):
+            return engine
+        engine, hello = _under_one_name(engine, engine.hello, hello, started_s)
     if engine.hello is None or hello.boot_id != engine.hello.boot_id:
         if engine.hello is not None and _is_former(engine, started_s, now_s):
             return engine._replace(rival=_rival(engine, hello, now_s))
@@ -181,6 +217,9 @@ def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
             warm_up=WarmUp(),
             rival=None,
             speeds=Speeds(),
+            alias=None,
+            handed_over=False,
+            learned_seqs=None,
         )
     said_s = now_s if hello.said_s is None else hello.said_s
     known = engine.senders.get(hello.sender, Sender(now_s, now_s))
@@ -201,6 +240,7 @@ def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
         heard_s=_latest(engine.heard_s, said_s, now_s),
         senders=senders,
         drain=_still_meant(engine.drain, hello),
+        unread="",
     )
     if engine.hides_steps:
         return engine._replace(signals=engine.signals.cleared())
@@ -208,6 +248,24 @@ def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
         idle = engine.signals.with_step(0, 0, 0.0, engine.started_s)
         return engine._replace(signals=idle)
     return engine
+
+
+def _under_one_name(
+    engine: Engine, present: Hello, hello: Hello, started_s: float
+) -> tuple[Engine, Hello]:
+    """Both, ready for one more hello of the present incarnation, if it is of that one."""
+    names = (present.boot_id, engine.alias)
+    if hello.source != present.source:
+        if hello.boot_id not in names:
+            if not handover.is_same(started_s, engine.heard_s):
+                return engine, hello
+            engine = engine._replace(alias=hello.boot_id)
+        engine = engine._replace(senders={}, handed_over=True)
+    elif hello.boot_id not in names:
+        return engine, hello
+    if hello.boot_id != present.boot_id:
+        hello = replace(hello, boot_id=present.boot_id)
+    return engine, handover.completed(hello, present)
 
 
 def _still_meant(drain: Drain | None, hello: Hello) -> Drain | None:
@@ -256,6 +314,9 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
         said_s = reading.at_s if reading.seq > before.seq else -inf
     if not health.answered and reading.seq > 0:
         health = replace(health, answered=True)
+    learned = engine.learned_seqs
+    if engine.hello is not None and engine.hello.max_num_seqs is None:
+        learned = slots.learned(learned, reading.running, reading.waiting)
     return Engine(
         engine.name,
         engine.rank,
@@ -274,9 +335,14 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
         engine.rival,
         engine.woke_s,
         speeds,
+        engine.unread,
+        engine.alias,
+        engine.handed_over,
+        learned,
     )
 
 
 def _baseline(engine: Engine, reading: Reading) -> Reading:
-    heard_all = reading.seq == 1 or engine.started_s > engine.since_s
-    return birth(reading.sender) if heard_all else reading
+    told = engine.hello.source if engine.hello else PLUGIN
+    heard_all = (reading.seq == 1 and told == PLUGIN) or engine.started_s > engine.since_s
+    return birth(reading.sender) if heard_all and not engine.handed_over else reading

@@ -59,7 +59,7 @@ class Life:
 
 
 def is_silent(engine: Engine, settings: Settings, now_s: float) -> bool:
-    """Has the plugin given no sign of life for too long, or since we were away, or never?"""
+    """Was nothing heard of it for too long, or since we were away, or never?"""
     if engine.heard_s is None or is_unheard_since_woken(engine, now_s):
         return True
     return engine.age_s(now_s) > settings.health.signs_of_life_s

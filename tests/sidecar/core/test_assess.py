@@ -127,7 +127,7 @@ def test_blocks_freed_at_once_do_not_make_the_score_jump():
         (HELLO, replace(STEP, kv_usage=None), "kv_usage"),
         (HELLO, replace(STEP, running=None), "running / max_num_seqs"),
         (HELLO, replace(STEP, waiting=None), "waiting"),
-        (replace(HELLO, max_num_seqs=None), STEP, "running / max_num_seqs"),
+        (replace(HELLO, max_num_seqs=None), replace(STEP, waiting=0), "running / max_num_seqs"),
         (replace(HELLO, max_num_seqs=0), STEP, "running / max_num_seqs"),
     ],
 )
