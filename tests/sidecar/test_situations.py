@@ -11,7 +11,7 @@ from ullage_shared.snapshot import decode
 
 HEALTH_S, LIFE_S, BEAT_S = 2.0, 3.0, 1.0
 IDLE, BUSY = Plugin(), Plugin(running=4)
-BACK = "answers again after it was gone, its plugin has not spoken since"
+BACK = "answers since a moment, and has not been heard of yet"
 AWAY = "this sidecar was away itself, and has not heard of it since"
 SILENT = "its plugin is silent"
 HUNG = "has work, made no step for more than 30 s"

@@ -3,8 +3,8 @@
 A refused connection or a status other than 200 is believed at once: nobody is there, or the server
 itself says that its engine is dead. A timeout is not: a busy server answers late. It is believed
 once timeouts have lasted `signs_of_life_s` without a step of the engine in that time. What is
-believed stays so until a good answer. A good answer after a certain fault may be another process's:
-until the plugin has spoken since, `died_s` tells that nobody knows (see life).
+believed stays so until a good answer. A good answer after a certain fault may be a process that has
+just started: until anything is heard of it, `died_s` tells that nobody knows (see life).
 """
 
 from dataclasses import dataclass, replace
@@ -64,7 +64,7 @@ class Health:
     fault_since_s: float = 0.0
     """When the present row of faults began."""
     died_s: float | None = None
-    """When it was last seen to be gone, of one that had answered; `None`: never."""
+    """When it was last seen to be gone, or not yet there; `None`: never."""
     answers_since_s: float = 0.0
     """When the present row of good answers began."""
 
@@ -75,7 +75,7 @@ class Health:
             since_s = self.answers_since_s if goes_on else now_s
             return Health(answered=True, died_s=self.died_s, answers_since_s=since_s)
         since_s = now_s if self.fault is None else self.fault_since_s
-        died_s = now_s if probe.certain and self.answered else self.died_s
+        died_s = now_s if probe.certain else self.died_s
         certain = probe.certain or self.certain
         return Health(self.answered, probe.fault, certain, since_s, died_s)
 

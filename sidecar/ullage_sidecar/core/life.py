@@ -3,7 +3,7 @@
     state      factor   when
     starting   0        it has never answered
     down       0        it answered before, and its present fault is believed (see health)
-    starting   0        it was certainly gone and answers again, its plugin spoke before and has not
+    starting   0        it was certainly not there and answers now, and nothing has been heard of it
                         since, for `signs_of_life_s` at most
     draining   0        its operator has taken it out of service
     hung       0        it has work, its sender lives, and no step came for `hung_after_s`
@@ -23,8 +23,7 @@ two questions and the time for an answer, 1 + 1; life, `signs_of_life_s`, 3; bea
     a worker or the engine core dies      down      "status 503", then "Connection refused": health
     the whole server dies                 down      "Connection refused": health
     it starts anew on the same port       starting  from its plugin's first word on, as a fresh one
-      and answers before its plugin       starting  "answers again after it was gone": until that
-                                                    speaks
+      and answers before its plugin       starting  "answers since a moment": until that speaks
       and its plugin is off now           serving   unknown, as one never heard of: after life
     it refuses for a moment and lives     down      then serving, with its next good answer and a
                                                     word of its plugin: health + beat
@@ -66,12 +65,14 @@ def is_silent(engine: Engine, settings: Settings, now_s: float) -> bool:
 
 
 def silent_after_death_s(engine: Engine, now_s: float) -> float | None:
-    """How long it has answered again after a certain fault while its plugin, which had spoken
-    before, has not: ≥ 0. `None`: there is no such doubt about who answers."""
+    """How long it has answered after a certain fault while nothing was heard of it: ≥ 0. `None`:
+    there is no such doubt about who answers."""
     health, heard_s = engine.health, engine.heard_s
-    if heard_s is None or health.died_s is None or health.fault is not None:
+    if health.died_s is None or health.fault is not None:
         return None
-    return None if heard_s > health.died_s else max(0.0, now_s - health.answers_since_s)
+    if heard_s is not None and heard_s > health.died_s:
+        return None
+    return max(0.0, now_s - health.answers_since_s)
 
 
 def is_unheard_since_woken(engine: Engine, now_s: float) -> bool:
@@ -92,8 +93,7 @@ def judge(engine: Engine, settings: Settings, now_s: float) -> Life:
         return Life(State.DOWN, 0.0, f"/health: {fault}")
     silent_s = silent_after_death_s(engine, now_s)
     if silent_s is not None and silent_s <= limits.signs_of_life_s:
-        why = "answers again after it was gone, its plugin has not spoken since"
-        return Life(State.STARTING, 0.0, why)
+        return Life(State.STARTING, 0.0, "answers since a moment, and has not been heard of yet")
     if engine.drain is not None:
         return Life(State.DRAINING, 0.0, "drained by its operator")
     if _makes_no_step(engine, settings, now_s):

@@ -74,7 +74,7 @@ S, W, R, V, H, N, D = (
 # must be there; a new boot is wanted again. Who answers after it was gone may be another process.
 # Behind a warm-up comes its ramp. A sidecar that was away claims no hang until it has watched anew.
 TABLE = {
-    State.STARTING: (S, S, D, D, V, S, S, S, S, S, S, S, S),
+    State.STARTING: (S, S, D, D, S, S, S, S, S, S, S, S, S),
     State.WARMING: (W, S, W, H, W, D, W, N, W, R, W, W, W),
     State.RAMPING: (R, S, R, H, R, D, R, N, R, R, R, R, R),
     State.SERVING: (V, S, V, V, V, D, V, N, V, R, R, V, V),
@@ -181,3 +181,13 @@ def test_a_silent_engine_is_sent_no_dummies():
     fresh = engine_after(GOOD, FRESH, IDLE)
     assert is_cold(fresh, SETTINGS, T + 3.0)
     assert not is_cold(fresh, SETTINGS, T + 3.1)
+
+
+def test_one_that_has_just_come_waits_to_be_heard_of_for_3_s_and_no_longer():
+    """Its first word tells that it is fresh. Until then it would look served, and be flooded."""
+    came = fold(Engine("vllm", 0, T - 60.0, Signals.of(SETTINGS)), REFUSED, T - 1.0)
+    came = fold(came, GOOD, T)
+    assert judge(came, SETTINGS, T + 3.0).state is State.STARTING
+    assert judge(came, SETTINGS, T + 3.1).state is State.SERVING
+    heard = fold(came, replace(FRESH, started_s=T), T + 1.0)
+    assert judge(heard, SETTINGS, T + 1.0).state is State.WARMING
