@@ -6,8 +6,8 @@ core folds. Nothing here knows sockets, HTTP or clocks.
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
@@ -16,6 +16,7 @@ from ullage_shared.snapshot import SCHEMA, Document, Snapshot, State, encode
 from ullage_sidecar.channel import DatagramError, decode
 from ullage_sidecar.config import Config
 from ullage_sidecar.core.assess import Assessment, assess
+from ullage_sidecar.core.change import Mark, mark, moved
 from ullage_sidecar.core.engine import Drain, Engine, Undrain, fold
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import Hello, Reading
@@ -44,6 +45,8 @@ class Published:
     """Grows with every change of the document's content, over restarts too."""
     replicas: tuple[Snapshot, ...]
     body: bytes
+    marks: Mapping[Key, Mark] = field(default_factory=dict)
+    """The engines as they were then."""
 
 
 @dataclass(slots=True)
@@ -75,6 +78,8 @@ class Node:
         self.strays = Strays()
         self.probes = {entry.name: Probes() for entry in config.engine}
         self.renders = 0
+        self.tell: Callable[[], None] | None = None
+        """Called whenever something has come in that may be a change. May be set at any time."""
         self._since_s = now_s
         self._places = {entry.name: place for place, entry in enumerate(config.engine)}
         self._engines: dict[Key, Engine] = {}
@@ -93,6 +98,8 @@ class Node:
         self._heard.append((datagram, now_s))
         if len(self._heard) >= BATCH:
             self._settle()
+        if self.tell is not None:
+            self.tell()
 
     def probed(self, name: str, probe: Probe, now_s: float) -> None:
         """Take in what `/health` of one server said: it concerns all its engines."""
@@ -102,6 +109,8 @@ class Node:
         for key, engine in self._engines.items():
             if key[0] == name:
                 self._engines[key] = fold(engine, probe, now_s)
+        if self.tell is not None:
+            self.tell()
 
     def drain(self, name: str | None, now_s: float) -> None:
         """Take one server's engines out of service, or all. Raises `KeyError`: unknown."""
@@ -138,6 +147,8 @@ class Node:
             if name in (None, key[0]):
                 self._engines[key] = fold(engine, event, now_s)
         self._published_is_old()
+        if self.tell is not None:
+            self.tell()
 
     def _published_is_old(self) -> None:
         """What has just been decided is to be seen at once."""
@@ -155,8 +166,17 @@ class Node:
             seq = last.seq if _same(last.replicas, replicas) else max(seq, last.seq + 1)
         body = encode(Document(schema=SCHEMA, node=self.config.node, replicas=replicas))
         self.renders += 1
-        self._published = Published(now_s, seq, replicas, body)
+        marks = {key: mark(engine) for key, engine in self._engines.items()}
+        self._published = Published(now_s, seq, replicas, body, marks)
         return self._published
+
+    def moved(self, since: Published) -> bool:
+        """Do the engines say anything that those who have this document should know at once?"""
+        self._settle()
+        engines, marks = self._engines, since.marks
+        return engines.keys() != marks.keys() or any(
+            moved(then, engines[key]) for key, then in marks.items()
+        )
 
     def assessed(self, now_s: float) -> Iterator[tuple[Engine, Assessment]]:
         """Every engine and its judgement, by place in the configuration, then by rank."""
