@@ -1,6 +1,7 @@
 """What the sidecar answers, as pure functions, and the thin handlers that ask them.
 
 GET /v1/snapshots    the document; its ETag changes with its content, ages left out
+    ?watch           the same as it changes, a line each time (see `watch`)
 GET /healthz         200 as long as this process runs, and how many engines it hears
 GET /metrics         Prometheus
 """
@@ -18,6 +19,7 @@ from ullage_sidecar.core.assess import Assessment
 from ullage_sidecar.core.engine import Engine
 from ullage_sidecar.core.render import label
 from ullage_sidecar.node import Node, Published
+from ullage_sidecar.watch import Watched, Watchers
 
 JSON: Final = "application/json"
 
@@ -37,6 +39,7 @@ class Served:
 
     full: int = 0
     not_modified: int = 0
+    watched: Watched = field(default_factory=Watched)
 
 
 def snapshots(published: Published, if_none_match: str | None) -> Answer:
@@ -74,8 +77,14 @@ def application(
     wall: Callable[[], float],
 ) -> web.Application:
     """The HTTP side of the process."""
+    watchers = Watchers(node, served.watched, clock, wall)
 
-    async def get_snapshots(request: web.Request) -> web.Response:
+    async def let_go(_: web.Application) -> None:
+        watchers.close()
+
+    async def get_snapshots(request: web.Request) -> web.StreamResponse:
+        if snapshot.WATCH in request.query:
+            return await watchers.answer(request)
         answer = snapshots(node.published(clock(), wall()), request.headers.get("If-None-Match"))
         if answer.status == 304:
             served.not_modified += 1
@@ -90,6 +99,7 @@ def application(
         return _response(metrics(registry))
 
     app = web.Application()
+    app.on_shutdown.append(let_go)
     app.router.add_get(snapshot.PATH, get_snapshots)
     app.router.add_get("/healthz", get_healthz)
     app.router.add_get("/metrics", get_metrics)

@@ -168,6 +168,7 @@ class NodeCollector(Collector):
         asked.add_metric(("200",), self._served.full)
         asked.add_metric(("304",), self._served.not_modified)
         yield asked
+        yield from self._watched()
         yield CounterMetricFamily(
             f"{PREFIX}snapshot_renders", "Documents rendered.", self._node.renders
         )
@@ -176,6 +177,28 @@ class NodeCollector(Collector):
         )
         build.add_metric((self._version,), 1)
         yield build
+
+    def _watched(self) -> Iterator[Metric]:
+        watched = self._served.watched
+        yield GaugeMetricFamily(
+            f"{PREFIX}snapshot_watchers", "Who watches the document now.", watched.now
+        )
+        lines = CounterMetricFamily(
+            f"{PREFIX}snapshot_lines",
+            "Lines sent to those who watch: a document, or that it is unchanged.",
+            labels=("kind",),
+        )
+        lines.add_metric(("document",), watched.documents)
+        lines.add_metric(("unchanged",), watched.unchanged)
+        yield lines
+        dropped = CounterMetricFamily(
+            f"{PREFIX}snapshot_watchers_dropped",
+            "Those cut off because they took nothing, and those that were too many.",
+            labels=("why",),
+        )
+        dropped.add_metric(("stalled",), watched.stalled)
+        dropped.add_metric(("refused",), watched.refused)
+        yield dropped
 
 
 def _per_engine(engines: Sequence[Judged]) -> Iterator[Metric]:
