@@ -94,7 +94,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     url: Name
     """Where routers reach the server: `http://host:port`."""
     dp_rank: Count | None
-    """Sent as `X-data-parallel-rank`; null when the server has one engine."""
+    """Sent as `X-data-parallel-rank`; null when the server has one engine. Counted within the
+    server: less than the rank in `id` where several servers share the ranks of one model."""
     models: tuple[str, ...]
     """Served names; empty is unknown."""
     state: State

@@ -337,8 +337,9 @@ class Node:
         if hello.name not in self._places:
             self._turn_away(hello, now_s)
             return
-        if not hello.engine_index < hello.data_parallel_size <= MAX_RANKS:
+        if not hello.first_rank <= hello.engine_index < hello.data_parallel_size <= MAX_RANKS:
             fault = f"rank {hello.engine_index} of {hello.data_parallel_size}"
+            fault += f", from {hello.first_rank} on" if hello.first_rank else ""
             self._refuse(DatagramError(f"hello: {fault}"), now_s)
             return
         key = (hello.name, hello.engine_index)

@@ -70,6 +70,7 @@ def test_a_reading_reaches_the_snapshot_of_its_engine(node):
         MAGIC + b"\0\0\0\0[]",
         MAGIC + b"\0\0\0\0" + b"[" * 16_000,
         encode_hello(replace(HELLO, engine_index=3, data_parallel_size=2)),
+        encode_hello(replace(HELLO, engine_index=1, data_parallel_size=4, first_rank=2)),
         encode_hello(replace(HELLO, engine_index=5000, data_parallel_size=10_000)),
         encode_hello(replace(HELLO, boot_id="")),
         encode_hello(replace(HELLO, models=("\ud800",))),
