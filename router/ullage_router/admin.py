@@ -64,7 +64,12 @@ def replicas_page(router: Router, feeds: Mapping[str, SidecarFeed], now_s: float
         "routing_by": router.odds().line_up.basis,
         "replicas": rows,
         "sidecars": [
-            {"url": url, "problem": feed.problem, "faults": feed.faults}
+            {
+                "url": url,
+                "watched": feed.watching,
+                "problem": feed.problem,
+                "faults": feed.faults,
+            }
             for url, feed in feeds.items()
         ],
     }

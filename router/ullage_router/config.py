@@ -166,7 +166,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0.02,
             le=60.0,
-            description="How often, in seconds, each sidecar is asked. Lower sees bursts earlier "
+            description="How often, in seconds, each sidecar says how things stand. What changes "
+            "meanwhile it pushes; one that cannot is asked, and then lower sees bursts earlier, "
             "and costs a request each time.",
         ),
     ] = 0.5

@@ -56,7 +56,7 @@ HELP: Final[Mapping[str, str]] = {
     "queue_length": "Requests that wait now.",
     "queue_bytes": "Bytes of their bodies.",
     "queue_wait_seconds": "How long each that had to wait did so, whatever came of it.",
-    "sidecar_polls": "Looks at the sidecar, by result.",
+    "sidecar_polls": "Looks at the sidecar (answers, and lines of a watch), by result.",
     "second_tries": "Requests sent to another replica after a first one.",
     "second_tries_denied": "Requests not sent to another replica because `[retry]` forbade it.",
     "clients_stalled": "Clients cut off because they took none of their answer for too long.",

@@ -2,7 +2,7 @@
 
 import os
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final, Protocol
 
 MOST_BYTES: Final = 16 * 1024 * 1024
@@ -13,7 +13,7 @@ class _Content(Protocol):
 
 
 class TooLargeError(ValueError):
-    """The peer's fault: its answer is larger than `MOST_BYTES`."""
+    """The peer's fault: its answer, or a line of it, is larger than `MOST_BYTES`."""
 
 
 async def read_limited(content: _Content) -> bytes:
@@ -24,6 +24,22 @@ async def read_limited(content: _Content) -> bytes:
         if len(body) > MOST_BYTES:
             raise TooLargeError(f"its answer is larger than {MOST_BYTES} bytes")
     return bytes(body)
+
+
+async def lines(content: _Content) -> AsyncGenerator[list[bytes], None]:
+    """The whole lines of a body, without their ends: each time all that have come by then.
+
+    What has no end is no line. Raises `TooLargeError`, once that much has come without one.
+    """
+    rest = bytearray()
+    async for piece in content.iter_any():
+        whole, end, begun = piece.rpartition(b"\n")
+        if end:
+            yield bytes(rest + whole).split(b"\n")
+            rest.clear()
+        rest += begun
+        if len(rest) > MOST_BYTES:
+            raise TooLargeError(f"a line of its answer is larger than {MOST_BYTES} bytes")
 
 
 def why_unreachable(error: OSError) -> str:

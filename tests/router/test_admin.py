@@ -17,6 +17,7 @@ from ullage_router.core.lineup import Standing
 from ullage_router.core.rules import Rules
 from ullage_router.explain import Reasons, decisions_page
 from ullage_router.feed import SidecarFeed
+from ullage_router.pace import Pace
 from ullage_router.router import Router
 from ullage_shared.snapshot import Snapshot, State
 
@@ -201,7 +202,7 @@ async def test_the_admin_port_serves_every_page() -> None:
     router = router_with(snapshot(A, 0.9), listed=(B,))
     router.choose(Ask())
     async with aiohttp.ClientSession() as session:
-        feeds = {SIDECAR: SidecarFeed(router, session, SIDECAR)}
+        feeds = {SIDECAR: SidecarFeed(router, session, SIDECAR, Pace())}
         app = admin_app(router, feeds, CollectorRegistry())
         async with TestClient(TestServer(app)) as client:
             for path in ("/replicas", "/decisions", "/healthz"):
@@ -210,7 +211,9 @@ async def test_the_admin_port_serves_every_page() -> None:
                 assert orjson.loads(await answer.read())
             table = orjson.loads(await (await client.get("/replicas")).read())
             assert [r["url"] for r in table["replicas"]] == [A, B]
-            assert table["sidecars"] == [{"url": SIDECAR, "problem": "", "faults": []}]
+            assert table["sidecars"] == [
+                {"url": SIDECAR, "watched": False, "problem": "", "faults": []}
+            ]
             assert (await client.get("/metrics")).status == 200
             assert (await client.get("/nothing")).status == 404
 

@@ -19,6 +19,7 @@ from ullage_router.core.fleet import fleet_of
 from ullage_router.core.lineup import Standing, stand
 from ullage_router.core.rules import Rules
 from ullage_router.feed import Poll, SidecarFeed
+from ullage_router.pace import Pace
 from ullage_router.router import Router
 from ullage_shared.snapshot import SCHEMA, State, encode
 
@@ -34,7 +35,8 @@ def new_router(*listed: str) -> Router:
 async def feeding(router: Router, *sidecars: str) -> AsyncIterator[list[SidecarFeed]]:
     """Run a feed per sidecar; when it ends, each must still be running."""
     async with aiohttp.ClientSession() as session:
-        feeds = [SidecarFeed(router, session, sidecar) for sidecar in sidecars]
+        pace = Pace()
+        feeds = [SidecarFeed(router, session, sidecar, pace) for sidecar in sidecars]
         tasks = [asyncio.ensure_future(feed.run(INTERVAL_S)) for feed in feeds]
         try:
             yield feeds
@@ -139,11 +141,14 @@ async def test_rubbish_changes_nothing_and_is_reported(rubbish: bytes) -> None:
         feeding(router, sidecar.url) as (feed,),
     ):
         await eventually(lambda: feed.polls[Poll.NEW])
-        before = router.fleet
+        said = router.fleet.replicas[A].snapshot
         sidecar.published = rubbish
-        await eventually(lambda: feed.polls[Poll.INVALID] >= 2)
+        await eventually(lambda: feed.polls[Poll.INVALID])
+        before = router.fleet
+        await eventually(lambda: feed.polls[Poll.INVALID] >= 3)
         assert feed.problem
-        assert router.fleet == before
+        assert router.fleet is before
+        assert router.fleet.replicas[A].snapshot == said
         sidecar.published = document(snapshot(A, 0.1, seq=2))
         await eventually(lambda: feed.problem == "")
 

@@ -20,6 +20,7 @@ from ullage_router.core.rules import Rules
 from ullage_router.feed import Poll, SidecarFeed
 from ullage_router.http.proxy import Proxy
 from ullage_router.metrics import HELP, RouterCollector
+from ullage_router.pace import Pace
 from ullage_router.router import Router
 
 SIDECAR = "http://node:9400"
@@ -50,7 +51,7 @@ def value(metrics: dict[str, Metric], name: str, **labels: str) -> float | None:
 
 async def test_every_metric_of_the_list_is_there_with_its_help() -> None:
     async with aiohttp.ClientSession() as session, data_plane("http://127.0.0.1:1") as plane:
-        feed = SidecarFeed(plane.router, session, SIDECAR)
+        feed = SidecarFeed(plane.router, session, SIDECAR, Pace())
         feed.polls[Poll.NEW] += 1
         metrics = scrape(plane.router, plane.proxy, {SIDECAR: feed})
     assert metrics.keys() == HELP.keys()

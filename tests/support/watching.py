@@ -75,7 +75,7 @@ class Watcher:
         self.lines.append(Line(time.monotonic(), text[:-1]))
         return self.lines[-1]
 
-    async def until(self, good) -> Line:  # type: ignore[no-untyped-def]
+    async def until(self, good) -> Line:
         """The first line with a document that is `good`."""
         while True:
             line = await self.line()
