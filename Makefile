@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-decide bench-fresh bench-proxy bench-record bench-vllm conformance soak clean
+.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-decide bench-fresh bench-proxy bench-record bench-vllm conformance soak versions clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -70,6 +70,10 @@ bench-vllm: env env-vllm ## vLLM's throughput with the plugin and without, in pa
 
 conformance: env system ## who keeps which promise: our router and its peers; writes the README's table
 	PYTHONPATH=tests $(BIN)/python -m conformance.table --write README.md
+
+versions: env env-vllm ## the plugin in vLLM 0.11.1 to the newest; writes the README's table (1 GB, 10 minutes)
+	PYTHONPATH=tests:deploy $(BIN)/python -m versions.run --venv $(VLLM) --model $(MODEL) \
+		--write README.md
 
 env: .venv/wheel ## the environment of sidecar, router and tests
 env-vllm: $(VLLM)/wheel $(MODEL)/config.json ## the environment of vLLM on the CPU, and its model

@@ -120,7 +120,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
 }
 
 
-MEASURED: Final = frozenset({"conformance"})
+MEASURED: Final = frozenset({"conformance", "versions"})
 """Tables that their own command writes, from what it measured."""
 
 
