@@ -13,7 +13,7 @@ from typing import Final
 
 from ullage_shared.log import Seldom, line
 from ullage_shared.snapshot import SCHEMA, Document, Snapshot, State, encode
-from ullage_sidecar.channel import DatagramError, decode
+from ullage_sidecar.channel import DatagramError, decode_all
 from ullage_sidecar.config import Config
 from ullage_sidecar.core.assess import Assessment, assess
 from ullage_sidecar.core.engine import Drain, Engine, Undrain, fold
@@ -23,9 +23,9 @@ from ullage_sidecar.core.render import label, render, sequenced
 from ullage_sidecar.core.signals import Signals
 
 RENDER_EVERY_S: Final = 0.02
-BATCH: Final = 64
-"""Datagrams folded at once. A process woken for a single one spends most of its time fetching its
-own code into the caches; more would keep the loop long enough for the kernel's queue to fill."""
+BATCH_BYTES: Final = 6_144
+"""Readings folded at once: 64 steps. A process woken for a single one spends most of its time
+fetching its own code into the caches; more would keep the loop from answering."""
 MAX_RANKS: Final = 1024
 """Data-parallel engines of one server: a hello that claims more is no hello."""
 
@@ -82,16 +82,18 @@ class Node:
             self._engines[entry.name, 0] = self._unheard(entry.name, 0)
         self._speakers: dict[int, Key] = {}
         self._heard: list[tuple[bytes, float]] = []
+        self._heard_bytes = 0
         self._published: Published | None = None
         self._seldom: defaultdict[str, Seldom] = defaultdict(Seldom)
 
-    def hear(self, datagram: bytes, now_s: float) -> None:
-        """Take in one datagram of the plugin's. Whatever it holds, nothing is raised.
+    def hear(self, datagrams: bytes, now_s: float) -> None:
+        """Take in datagrams of one plugin. Whatever they hold, nothing is raised.
 
-        It is folded with others of its batch, at the latest before anybody looks.
+        They are folded with others of their batch, at the latest before anybody looks.
         """
-        self._heard.append((datagram, now_s))
-        if len(self._heard) >= BATCH:
+        self._heard.append((datagrams, now_s))
+        self._heard_bytes += len(datagrams)
+        if self._heard_bytes >= BATCH_BYTES:
             self._settle()
 
     def probed(self, name: str, probe: Probe, now_s: float) -> None:
@@ -183,17 +185,15 @@ class Node:
 
     def _settle(self) -> None:
         """Fold what was heard, in order, each as of its arrival."""
-        heard, self._heard = self._heard, []
-        for datagram, now_s in heard:
-            try:
-                event = decode(datagram)
-            except DatagramError as error:
-                self._refuse(error, now_s)
-                continue
-            if isinstance(event, Reading):
-                self._hear_reading(event, now_s)
-            else:
-                self._hear_hello(event, now_s)
+        heard, self._heard, self._heard_bytes = self._heard, [], 0
+        for datagrams, now_s in heard:
+            for event in decode_all(datagrams):
+                if isinstance(event, Reading):
+                    self._hear_reading(event, now_s)
+                elif isinstance(event, Hello):
+                    self._hear_hello(event, now_s)
+                else:
+                    self._refuse(event, now_s)
 
     def _hear_reading(self, reading: Reading, now_s: float) -> None:
         key = self._speakers.get(reading.sender)

@@ -106,9 +106,10 @@ class UllageStatLogger(StatLoggerBase):  # type: ignore[misc]  # vllm is untyped
         if self._sender.connect():
             encoder = self._encoder
             hello = self._identity.hello(encoder.unstepped if encoder else 0, self._sender.dropped)
-            self._sender.send(encode_hello(hello))
+            datagrams = encode_hello(hello)
             if encoder is not None and (step := self._last_step) is not None:
-                self._sender.send(with_totals(step, encoder.totals))
+                datagrams += with_totals(step, encoder.totals)
+            self._sender.send(datagrams)
         elif self._sender.forbidden:
             self._note(f"may not write to {self._sender.path}")
 

@@ -7,6 +7,7 @@ every process of a host shares and which no one can set back.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,10 @@ class Hello:
     unstepped: int = 0
     """Engine steps whose tokens this sender was told of, but not their scheduler stats."""
     dropped: int = 0
-    """Datagrams this sender could not hand over since it started (nobody listened, queue full)."""
+    """Datagrams this sender could not hand over since it started (nobody listened, or looked)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """One engine step's scheduler stats. Counters are totals since the sender started.
 
     Totals, not deltas, so that a lost datagram loses nothing but its moment.

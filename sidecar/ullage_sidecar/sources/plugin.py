@@ -1,34 +1,44 @@
-"""The plugin's readings: datagrams on a unix socket that this process owns.
+"""The plugin's readings: datagrams over connections to a unix socket that this process owns.
 
 The socket file has mode 0660: vLLM runs as the sidecar's user, as root, or in its group. A file
 that a dead sidecar left is replaced, one that a living process answers on is not.
 
-Rule: while readings flow, nobody sleeps on the socket. Waking a sleeper costs the engine's thread
-several times what the rest of `record()` does, so from the first datagram on the queue is emptied
-every `REST_S` instead, until it has been empty for `QUIET_S`.
+Rule: while readings flow, nobody sleeps on the connections. Waking a sleeper costs the engine's
+thread several times what the rest of `record()` does, and us more than the readings themselves. So
+when word comes a second time within `REST_S`, of whomever, all connections are looked at every
+`REST_S` instead, until a look finds nothing.
+
+    state      event                              then
+    asleep     word, the last look is long ago    look; stay asleep
+    asleep     word, less than `REST_S` later     look; rest
+    resting    `REST_S` is over, word came        look; rest
+    resting    `REST_S` is over, nothing came     asleep
+
+A look takes `CHUNK_BYTES` at most from each connection, so a flood keeps the loop from nothing.
 """
 
 import asyncio
 import contextlib
 import logging
 import os
+import select
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from ullage_shared.log import line
-from ullage_sidecar.channel import MAX_DATAGRAM_BYTES
+from ullage_sidecar.channel import DatagramError, whole
 
 MODE: Final = 0o660
-REST_S: Final = 0.01
-HURRIED_S: Final = 0.001
-MANY: Final = 5
-"""The kernel queues few datagrams (net.unix.max_dgram_qlen, often 10), and 10 in 10 ms would be
-1,000 steps a second for all engines together. Behind a look that finds many, looks come sooner."""
-QUIET_S: Final = 0.25
-DRAIN_AT_ONCE: Final = 64
-"""Datagrams taken at a time: a flood must not keep the loop from answering routers."""
+REST_S: Final = 0.015
+"""More is cheaper and later. A step is to be with the routers within 20 ms."""
+CHUNK_BYTES: Final = 32_768
+"""Taken from one connection at a look: 340 steps, or two hellos."""
+MAX_CONNECTIONS: Final = 1024
+"""vLLM has one for each engine and API process. What comes beyond is turned away, and asks anew."""
+ACCEPT_AGAIN_S: Final = 1.0
+"""Where the process may open no more files, for how long it leaves callers alone."""
 
 _log = logging.getLogger("ullage.sidecar")
 
@@ -39,27 +49,59 @@ class ListenError(Exception):
 
 @contextlib.contextmanager
 def readings(path: Path, hear: Callable[[bytes], None]) -> Iterator[None]:
-    """Hand every datagram that arrives at `path` to `hear`. Needs a running loop.
+    """Hand what arrives at `path` to `hear`: one or several whole datagrams of one sender.
 
-    Raises `ListenError`. The file is removed at the end.
+    What is no datagram is handed on as well, to be counted, and its connection is closed. Needs a
+    running loop. Raises `ListenError`. The file is removed at the end.
     """
     loop = asyncio.get_running_loop()
     listener = _bound(path)
     owned = path.stat().st_ino
-    drain = _Drain(loop, listener, hear)
+    ear = _Ear(loop, listener, hear)
     try:
-        drain.sleep()
+        ear.sleep()
         yield
     finally:
-        drain.stop()
-        listener.close()
+        ear.close()
         with contextlib.suppress(OSError):
             if path.stat().st_ino == owned:
                 path.unlink()
 
 
-class _Drain:
-    """Empties the queue: when woken by the first datagram, then by the clock."""
+class _Connection:
+    """A sender's, and what has come of a datagram that is not whole yet."""
+
+    __slots__ = ("begun", "socket")
+
+    def __init__(self, accepted: socket.socket) -> None:
+        self.socket = accepted
+        self.begun = b""
+
+    def take(self) -> tuple[bytes, bool]:
+        """What has come, and whether more can come: not at the end, and not behind no datagram.
+
+        Raises `BlockingIOError`.
+        """
+        try:
+            came = self.socket.recv(CHUNK_BYTES)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            _log.warning(line("receive", error=error))
+            came = b""
+        if not came:
+            return b"", False
+        stream = self.begun + came
+        try:
+            end = whole(stream)
+        except DatagramError:
+            return stream, False
+        self.begun = stream[end:]
+        return stream[:end], True
+
+
+class _Ear:
+    """Takes in what comes: when woken, or by the clock."""
 
     def __init__(
         self,
@@ -70,52 +112,92 @@ class _Drain:
         self._loop = loop
         self._listener = listener
         self._hear = hear
+        self._connections: dict[int, _Connection] = {}
+        self._poll = select.epoll()
+        self._poll.register(listener, select.EPOLLIN)
         self._next: asyncio.TimerHandle | None = None
-        self._heard_s = 0.0
-        self._taken = 0
+        self._looked_s = -REST_S
 
     def sleep(self) -> None:
-        """Do nothing until a datagram comes."""
+        """Do nothing until somebody calls or says something."""
         self._next = None
-        self._loop.add_reader(self._listener, self._woken)
+        self._loop.add_reader(self._poll, self._woken)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Do nothing any more."""
-        self._loop.remove_reader(self._listener)
+        self._loop.remove_reader(self._poll)
         if self._next is not None:
             self._next.cancel()
+        self._poll.close()
+        self._listener.close()
+        for connection in self._connections.values():
+            connection.socket.close()
 
     def _woken(self) -> None:
-        self._loop.remove_reader(self._listener)
+        now_s = self._loop.time()
+        if now_s - self._looked_s < REST_S:
+            self._loop.remove_reader(self._poll)
+            self._rest()
+        self._looked_s = now_s
         self._look()
 
-    def _look(self) -> None:
-        rest_s = HURRIED_S if self._taken >= MANY else REST_S
-        self._next = self._loop.call_later(rest_s, self._look)  # First: nothing may make us deaf.
-        now_s = self._loop.time()
-        self._taken = self._empty()
-        if self._taken:
-            self._heard_s = now_s
-        elif now_s - self._heard_s > QUIET_S:
+    def _rest(self) -> None:
+        self._next = self._loop.call_later(REST_S, self._rested)
+
+    def _rested(self) -> None:
+        self._rest()  # First: nothing may make us deaf.
+        self._looked_s = self._loop.time()
+        if not self._look() and self._next is not None:
             self._next.cancel()
             self.sleep()
 
-    def _empty(self) -> int:
-        """Hand on what is there; return how much that was."""
-        for taken in range(DRAIN_AT_ONCE):
-            try:
-                datagram = self._listener.recv(MAX_DATAGRAM_BYTES + 1)
-            except BlockingIOError:
-                return taken
-            except OSError as error:
-                _log.warning(line("receive", error=error))
-                return taken
-            self._hear(datagram)
-        return DRAIN_AT_ONCE
+    def _look(self) -> bool:
+        """Take in what is there. Was there anything?"""
+        ready = self._poll.poll(0.0)
+        for descriptor, _ in ready:
+            connection = self._connections.get(descriptor)
+            if connection is None:
+                self._accept()
+            else:
+                self._take(descriptor, connection)
+        return bool(ready)
+
+    def _take(self, descriptor: int, connection: _Connection) -> None:
+        try:
+            datagrams, goes_on = connection.take()
+        except BlockingIOError:
+            return
+        if not goes_on:
+            self._poll.unregister(descriptor)
+            del self._connections[descriptor]
+            connection.socket.close()
+        if datagrams:
+            self._hear(datagrams)
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:  # No more files: to be asked again and again would help nobody.
+            _log.warning(line("accept", error=error))
+            self._poll.unregister(self._listener)
+            self._loop.call_later(ACCEPT_AGAIN_S, self._accept_again)
+            return
+        if len(self._connections) >= MAX_CONNECTIONS:
+            accepted.close()
+            return
+        accepted.settimeout(0.0)
+        self._connections[accepted.fileno()] = _Connection(accepted)
+        self._poll.register(accepted, select.EPOLLIN)
+
+    def _accept_again(self) -> None:
+        if not self._poll.closed:
+            self._poll.register(self._listener, select.EPOLLIN)
 
 
 def _bound(path: Path) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.settimeout(0.0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,6 +205,7 @@ def _bound(path: Path) -> socket.socket:
             _remove_if_dead(path)
         listener.bind(os.fspath(path))
         path.chmod(MODE)
+        listener.listen()
     except OSError as error:
         listener.close()
         raise ListenError(f"socket {path}: {error.strerror}") from error
@@ -135,10 +218,12 @@ def _bound(path: Path) -> socket.socket:
 def _remove_if_dead(path: Path) -> None:
     if not path.is_socket():
         raise ListenError(f"socket {path}: something else is there, and no socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as caller:
-        try:
-            caller.connect(os.fspath(path))
-        except ConnectionRefusedError:
-            path.unlink()
-        else:
-            raise ListenError(f"socket {path}: another sidecar listens there")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.settimeout(0.0)
+        with contextlib.suppress(BlockingIOError):  # Too busy to take a call.
+            try:
+                caller.connect(os.fspath(path))
+            except ConnectionRefusedError:
+                path.unlink()
+                return
+    raise ListenError(f"socket {path}: another sidecar listens there")

@@ -20,8 +20,8 @@ T = 1000.0
 HELLO = Hello(1, "vllm", "boot-1", 1, started_s=T - 500.0, max_num_seqs=8)
 REBORN = replace(HELLO, sender=2, boot_id="boot-2", started_s=T - 1.0)
 IDLE = Reading(1, 5, T, 0, 0, 0.0)
-BUSY = replace(IDLE, running=5)
-STALE = replace(BUSY, at_s=T - 31.0)
+BUSY = IDLE._replace(running=5)
+STALE = BUSY._replace(at_s=T - 31.0)
 
 
 def engine_after(*events, started_s=T - 500.0):
@@ -42,7 +42,7 @@ IN_STATE = {
     State.DRAINING: engine_after(GOOD, HELLO, IDLE, Drain()),
     State.DOWN: engine_after(GOOD, HELLO, IDLE, REFUSED),
 }
-NEXT = replace(BUSY, seq=6, at_s=T)
+NEXT = BUSY._replace(seq=6, at_s=T)
 EVENTS = {
     "hello": HELLO,
     "hello of a new boot": REBORN,
@@ -113,7 +113,7 @@ def test_silence_after_work_is_a_hang_after_30_s_of_heartbeats(silence_s, state)
 
 
 def test_waiting_requests_are_work_too():
-    engine = engine_after(GOOD, HELLO, replace(STALE, running=0, waiting=2))
+    engine = engine_after(GOOD, HELLO, STALE._replace(running=0, waiting=2))
     assert judge(engine, SETTINGS, T).state is State.HUNG
 
 
