@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-decide bench-proxy bench-record bench-vllm conformance soak clean
+.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-decide bench-fresh bench-proxy bench-record bench-vllm conformance soak clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -47,6 +47,9 @@ bench-ask: env ## what it costs to find what a request asks for, by its body's s
 
 bench-decide: env ## what a decision costs at 8 to 1,000 replicas, and remembering a million keys
 	$(BIN)/python tests/bench/bench_decide.py
+
+bench-fresh: env env-vllm ## what a fresh server's first requests pay, with warm-up and without
+	PYTHONPATH=deploy $(BIN)/python tests/bench/bench_fresh.py --venv $(VLLM) --model $(MODEL)
 
 fuzz: env ## the data plane against random bytes and misbehaving peers (FUZZ_SECONDS=300)
 	-$(BIN)/pip install --quiet --group fuzz

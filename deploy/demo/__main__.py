@@ -36,15 +36,14 @@ _REQUESTS: Final = 150
 _AT_ONCE: Final = 8
 _FLOOD: Final = 16
 
-# Warm-up by uptime takes a minute by default, for GPUs that capture CUDA graphs. These do not.
+# The ramp behind the warm-up takes 10 s by default.
 _SIDECAR_TOML: Final = """
 node = "demo"
 socket = "{socket}"
 listen = "127.0.0.1:{sidecar}"
 
 [warm_up]
-zero_until_s = 2.0
-ramp_until_s = 4.0
+ramp_s = 2.0
 """
 
 
@@ -121,7 +120,7 @@ class Demo:
             while True:
                 rows = (await watch.fetch(session, self.admin_url, "/replicas"))["replicas"]
                 states = ", ".join(f"{row['id']} is {row['state'] or 'unknown'}" for row in rows)
-                status.update(f"Warm-up, shortened to 4 s here: {states} …")
+                status.update(f"Warm-up by dummy requests: {states} …")
                 if len(rows) == len(_NAMES) and all(row["state"] == "serving" for row in rows):
                     return [row["id"] for row in rows]
                 if time.monotonic() > deadline_s:

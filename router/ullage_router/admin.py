@@ -47,6 +47,9 @@ def replica_row(router: Router, replica: Replica, reasons: Reasons, now_s: float
         "free_block_ratio": seen.free_block_ratio if seen else None,
         "running": seen.running if seen else None,
         "waiting": seen.waiting if seen else None,
+        "step_s": seen.step_s if seen else None,
+        "decode_tokens_per_s": seen.decode_tokens_per_s if seen else None,
+        "prefill_tokens_per_s": seen.prefill_tokens_per_s if seen else None,
         "models": sorted(replica.models),
         "sidecar": replica.source,
     }

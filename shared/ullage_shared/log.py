@@ -3,9 +3,12 @@
 import json
 import logging
 import sys
+import time
 from typing import Final
 
 SELDOM_S: Final = 10.0
+MOST_CHARACTERS: Final = 160
+"""Of what a peer has sent, in a line about it."""
 
 
 def line(event: str, **fields: object) -> str:
@@ -33,6 +36,8 @@ def configure(level: str, worker: int | None = None) -> None:
     who = "" if worker is None else f"worker={worker} "
     handler.setFormatter(_OneLine(f"level=%(levelname)s {who}%(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    server = logging.getLogger("aiohttp.server")
+    server.filters = [NotHttp()]
 
 
 def no_reload(log: logging.Logger) -> None:
@@ -52,3 +57,22 @@ class Seldom:
             return False
         self._next_s = now_s + SELDOM_S
         return True
+
+
+class NotHttp(logging.Filter):
+    """Makes of aiohttp's traceback for each request that is no HTTP one line, seldom."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seldom = Seldom()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let a record through, perhaps changed."""
+        error = record.exc_info[1] if record.exc_info else None
+        if type(error).__module__ != "aiohttp.http_exceptions":
+            return True
+        why = " ".join(str(error).split())[:MOST_CHARACTERS]
+        record.msg, record.args = line("not_http", why=why), ()
+        record.exc_info = record.exc_text = None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return self._seldom.allows(time.monotonic())

@@ -6,8 +6,8 @@ Rules
 * Within one `boot_id`, `seq` only grows and an older one is dropped. A new `boot_id` is a new
   replica.
 * Unknown fields are ignored. A missing one, or one out of range, is an error that names it, and
-  costs only the replica that it concerns. Only `scores` may be missing: it came after the others,
-  and an older sidecar does not send it.
+  costs only the replica that it concerns. Only `scores` and the speeds may be missing: they came
+  after the others, and an older sidecar does not send them.
 * `null` is unknown: neither idle nor full.
 """
 
@@ -23,6 +23,7 @@ PATH: Final = "/v1/snapshots"
 Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e12)]
+Speed = Annotated[float, Meta(gt=0.0, le=1e12)]
 Name = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
@@ -92,7 +93,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Served names; empty is unknown."""
     state: State
     reason: str
-    """Why the state is not `serving`, or why the score is unknown; else empty."""
+    """Why the state is not `serving`, the score unknown, or the warm-up given up; else empty."""
     capacity_score: Ratio | None
     """Headroom for a request of the mixed class: 0 full, 1 empty."""
     free_block_ratio: Ratio | None
@@ -121,6 +122,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Wall clock of the node, Unix seconds, for people."""
     scores: Scores = {}
     """Headroom for requests of the other classes; see `score_for`."""
+    step_s: Speed | None = None
+    """Seconds of a decode step: of each further token of an answer. These three are learned from
+    what the engine did; null until enough was seen, and as they were while it is idle."""
+    decode_tokens_per_s: Speed | None = None
+    """Tokens that all its sequences together get in a second of decode steps."""
+    prefill_tokens_per_s: Speed | None = None
+    """Uncached prompt tokens computed in a second. A prompt of N such tokens and M tokens of answer
+    take N / this + M · `step_s` seconds here, queueing aside."""
 
 
 def score_for(snapshot: Snapshot, cls: RequestClass) -> float | None:

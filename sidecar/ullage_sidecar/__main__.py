@@ -7,12 +7,11 @@ configuration is at fault; both in one line on standard error.
 import argparse
 import asyncio
 import logging
-import os
+import secrets
 import signal
-import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
@@ -26,12 +25,17 @@ from aiohttp import web
 from ullage_shared import log
 from ullage_shared.address import parse_listen
 from ullage_shared.config import ConfigError, keys
-from ullage_sidecar import command, endpoints, health, metrics
+from ullage_sidecar import agent, command, endpoints, health, metrics
 from ullage_sidecar.config import Config, EngineEntry, engine_flags, read
-from ullage_sidecar.control import Control, listening, path_of
+from ullage_sidecar.control import Control, Door, listening, path_of
+from ullage_sidecar.core.health import Probe
 from ullage_sidecar.drained import Kept
-from ullage_sidecar.node import Node
-from ullage_sidecar.sources.plugin import ListenError, readings
+from ullage_sidecar.node import PULSE_S, Node
+from ullage_sidecar.sources.plugin import ListenError, Readings, readings
+from ullage_sidecar.sources.scrape import Scraper, machine_start
+from ullage_sidecar.sources.scraped import Server
+from ullage_sidecar.sources.settings import When
+from ullage_sidecar.warmer import Warmer
 
 TICK_S: Final = 1.0
 CLOSE_WITHIN_S: Final = 1.0
@@ -69,14 +73,24 @@ async def _run(config: Config) -> None:
     node = Node(config, time.monotonic())
     kept = Kept(Path(f"{config.socket}.drained"))
     node.resume(kept.read(), time.monotonic())
-    with readings(Path(config.socket), lambda datagram: node.hear(datagram, time.monotonic())):
+    ears = readings(Path(config.socket), lambda datagram: node.hear(datagram, time.monotonic()))
+    with ears as found:
         async with health.session(config.health) as client:
-            await asyncio.gather(*(_first_probe(node, client, entry) for entry in config.engine))
+            scrapers = _scrapers(node)
+            await asyncio.gather(
+                *(_first_probe(node, client, entry, scrapers) for entry in config.engine)
+            )
+            served = endpoints.Served()
             control = Control(node, kept, time.monotonic)
             controlled = listening(control, path_of(config.socket), CLOSE_WITHIN_S)
-            async with controlled, _serving(node), asyncio.TaskGroup() as group:
-                watches = (_watch(node, client, entry) for entry in config.engine)
-                chores = [_tick(node, kept), *watches]
+            checks = agent.Agent(node, served, time.monotonic, time.time)
+            checked = agent.listening(checks, config.agent_listen)
+            serving = _serving(node, served)
+            async with controlled as door, checked, serving, asyncio.TaskGroup() as group:
+                warmer = Warmer(node, client, time.monotonic, VERSION)
+                chores = [_pulse(node), _tick(node, kept, found, door), warmer.run()]
+                chores += [_watch(node, client, entry, scrapers) for entry in config.engine]
+                chores += [scraper.run(client) for scraper in scrapers.values()]
                 tasks = [group.create_task(chore) for chore in chores]
                 await stop.wait()
                 for task in tasks:
@@ -84,32 +98,73 @@ async def _run(config: Config) -> None:
     _log.info(log.line("stopped"))
 
 
-async def _first_probe(node: Node, client: aiohttp.ClientSession, entry: EngineEntry) -> None:
+Scrapers = Mapping[str, Scraper]
+"""By server; none, if nothing is to be scraped."""
+
+
+def _scrapers(node: Node) -> Scrapers:
+    config = node.config
+    if config.scrape.when is When.NEVER:
+        return {}
+    machine = machine_start()
+    return {
+        entry.name: Scraper(
+            Server(entry.name, secrets.randbits(64), machine, entry.max_num_seqs or None),
+            entry.url,
+            config.scrape,
+            node,
+            time.monotonic,
+            time.time,
+        )
+        for entry in config.engine
+    }
+
+
+async def _first_probe(
+    node: Node, client: aiohttp.ClientSession, entry: EngineEntry, scrapers: Scrapers
+) -> None:
     """Ask before anything is published: a restart must not show a living server as starting."""
-    node.probed(entry.name, await health.probe(client, entry.url), time.monotonic())
+    _probed(node, entry.name, scrapers, await health.probe(client, entry.url))
 
 
-async def _watch(node: Node, client: aiohttp.ClientSession, entry: EngineEntry) -> None:
+async def _watch(
+    node: Node, client: aiohttp.ClientSession, entry: EngineEntry, scrapers: Scrapers
+) -> None:
     await health.watch(
         client,
         entry.url,
         node.config.health.interval_s,
-        lambda probe: node.probed(entry.name, probe, time.monotonic()),
+        lambda probe: _probed(node, entry.name, scrapers, probe),
         time.monotonic,
     )
 
 
-async def _tick(node: Node, kept: Kept) -> None:
-    """Render at least every second: changes of state are logged though nobody asks."""
+async def _pulse(node: Node) -> None:
+    """By this the node knows that it was stopped."""
+    while True:
+        node.pulse(time.monotonic())
+        await asyncio.sleep(PULSE_S)
+
+
+def _probed(node: Node, name: str, scrapers: Scrapers, probe: Probe) -> None:
+    node.probed(name, probe, time.monotonic())
+    if name in scrapers:
+        scrapers[name].probed(probe)
+
+
+async def _tick(node: Node, kept: Kept, found: Readings, door: Door) -> None:
+    """Render at least every second: changes of state are logged though nobody asks. And see that
+    plugins and operators find this sidecar."""
     while True:
         node.published(time.monotonic(), time.time())
         kept.keep(node.drains)  # One may have ended: its server has started anew.
+        if found.mend():  # Else another sidecar may have taken our place.
+            await door.mend()
         await asyncio.sleep(TICK_S)
 
 
 @asynccontextmanager
-async def _serving(node: Node) -> AsyncIterator[None]:
-    served = endpoints.Served()
+async def _serving(node: Node, served: endpoints.Served) -> AsyncIterator[None]:
     registry = metrics.registry(node, served, VERSION, time.monotonic)
     app = endpoints.application(node, registry, served, VERSION, time.monotonic, time.time)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSE_WITHIN_S)
@@ -119,9 +174,7 @@ async def _serving(node: Node) -> AsyncIterator[None]:
         try:
             await web.TCPSite(runner, address.host, address.port).start()
         except OSError as error:
-            is_lookup = isinstance(error, socket.gaierror) or not error.errno
-            why = error.strerror if is_lookup else os.strerror(error.errno or 0)
-            raise ListenError(f"listen {address}: {why}") from error
+            raise ListenError.at(address, error) from error
         host, port = runner.addresses[0][:2]
         _log.info(
             log.line(

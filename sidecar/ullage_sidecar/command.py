@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import aiohttp
 import msgspec
@@ -159,22 +159,29 @@ def _socket(options: argparse.Namespace) -> Path:
 
 def _table(rows: Sequence[Row]) -> str:
     """The rows, aligned; `-`: unknown."""
-    heads = ("ENGINE", "STATE", "SCORE", "RUNNING", "WAITING", "WHY")
+    heads = ("ENGINE", "STATE", "SCORE", "RUNNING", "WAITING", "SOURCE", "WHY")
     lines: list[tuple[str, ...]] = [heads]
     for row in rows:
         figures = (row.capacity_score, row.running, row.waiting)
         shown = ("-" if figure is None else f"{figure:g}" for figure in figures)
-        lines.append((row.engine, row.state, *shown, row.reason))
+        lines.append((row.engine, row.state, *shown, row.source or "-", row.reason))
     widths = [max(len(cells[i]) for cells in lines) for i in range(len(heads))]
-    return "".join(
+    table = "".join(
         "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
         + "\n"
         for cells in lines
     )
+    return table + "".join(f"{row.engine}: {row.note}\n" for row in rows if row.note)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        hint = "; an engine whose name begins with - goes last, behind --"
+        super().error(message + hint if "unrecognized arguments: -" in message else message)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ullage-sidecar")
+    parser = _Parser(prog="ullage-sidecar")
     commands = parser.add_subparsers(dest="command", required=True)
     drain = commands.add_parser(
         "drain", help="take an engine out of service, until undrain or until it starts anew"

@@ -19,6 +19,7 @@ from ullage_shared.address import AddressError, parse_base_url, parse_listen
 from ullage_shared.config import ConfigError, load
 from ullage_sidecar.channel import DEFAULT_SOCKET
 from ullage_sidecar.core.settings import Settings
+from ullage_sidecar.sources.settings import ScrapeSettings
 
 DEFAULT_NAME: Final = "vllm"
 CONTROL_SUFFIX: Final = ".control"
@@ -41,6 +42,22 @@ class EngineEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             description="What the server has in ULLAGE_ENGINE.",
         ),
     ] = DEFAULT_NAME
+    api_key_file: Annotated[
+        str,
+        Meta(
+            description="File with the API key for dummy requests, where the server wants one "
+            "(`vllm serve --api-key`). Read at each warm-up. Empty: none."
+        ),
+    ] = ""
+    max_num_seqs: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="The server's --max-num-seqs, which its /metrics does not tell. "
+            "0: estimated, once requests have waited.",
+        ),
+    ] = 0
 
 
 class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,10 +76,15 @@ class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     socket: Annotated[
         str, Meta(description="Unix socket for the plugin's readings: ULLAGE_SOCKET of vLLM.")
     ] = DEFAULT_SOCKET
+    scrape: ScrapeSettings = ScrapeSettings()
     listen: Annotated[
         str,
         Meta(description="Where to serve snapshots and metrics: host:port. It is not protected."),
     ] = "0.0.0.0:9400"
+    agent_listen: Annotated[
+        str,
+        Meta(description="Where to answer HAProxy's agent-checks: host:port; empty: nowhere."),
+    ] = ""
 
 
 def read(path: Path | None, flags: Mapping[str, Any]) -> Config:
@@ -119,10 +141,13 @@ def _check_places(config: Config, origin: _Origin) -> None:
     if not 0 < path_bytes <= SOCKET_PATH_BYTES or "\0" in config.socket:
         wanted = f"wanted a path of 1 to {SOCKET_PATH_BYTES} bytes"
         raise origin.fault("socket", config.socket, wanted)
-    try:
-        parse_listen(config.listen)
-    except AddressError as error:
-        raise origin.fault("listen", config.listen, _wanted(error)) from error
+    places = {"listen": config.listen, "agent_listen": config.agent_listen}
+    for key, place in places.items():
+        try:
+            if place or key == "listen":
+                parse_listen(place)
+        except AddressError as error:
+            raise origin.fault(key, place, _wanted(error)) from error
 
 
 def _checked_engines(entries: tuple[EngineEntry, ...], origin: _Origin) -> tuple[EngineEntry, ...]:

@@ -5,23 +5,32 @@ POST /undrain[?engine=NAME]    take it back
 GET  /status[?engine=NAME]     how the engines stand
 
 Each answers with the engines' rows, 404 if there is no such engine. Who may send readings may
-drain: the file's mode is the only guard.
+drain: the file's mode is the only guard. Like the readings' one, a file that somebody deletes is
+made anew.
 """
 
 import contextlib
+import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 from aiohttp import web
 
+from ullage_shared.log import line
 from ullage_shared.snapshot import State
 from ullage_sidecar.config import CONTROL_SUFFIX
-from ullage_sidecar.core.render import label
+from ullage_sidecar.core.assess import Assessment
+from ullage_sidecar.core.engine import Engine
+from ullage_sidecar.core.reading import SCRAPE
+from ullage_sidecar.core.render import label, source_of
 from ullage_sidecar.drained import Kept
 from ullage_sidecar.node import Node
-from ullage_sidecar.sources.plugin import MODE, ListenError
+from ullage_sidecar.sources.plugin import MODE, ListenError, is_at
+
+_log: Final = logging.getLogger("ullage.sidecar")
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -37,6 +46,10 @@ class Row(msgspec.Struct, frozen=True):
     drained: bool
     gone: bool
     """Nobody listens at its port, or it says itself that it is dead."""
+    source: str = ""
+    """Who tells how it stands: `plugin` or `scrape`; empty: nobody."""
+    note: str = ""
+    """What is not known for want of its plugin; else empty."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -105,45 +118,97 @@ class Control:
                         None if judged.silent or waiting is None else int(waiting),
                         engine.drain is not None,
                         engine.health.fault is not None and engine.health.certain,
+                        source_of(engine, judged),
+                        _what_is_lost(engine, judged, self._node.config.scrape.interval_s),
                     )
                 )
         return rows
 
 
 @contextlib.asynccontextmanager
-async def listening(control: Control, path: Path, close_within_s: float) -> AsyncIterator[None]:
+async def listening(control: Control, path: Path, close_within_s: float) -> AsyncIterator["Door"]:
     """Serve at `path`. Raises `ListenError`."""
     application = control.application()
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=close_within_s)
     await runner.setup()
+    door = Door(runner, path)
     try:
-        with _bound(path) as listener:
-            await web.SockSite(runner, listener).start()
-            yield
+        await door.open()
+        yield door
     finally:
         await runner.cleanup()
+        door.remove()
 
 
-@contextlib.contextmanager
-def _bound(path: Path) -> Iterator[socket.socket]:
-    """A socket at `path`, of which nobody else's file is removed. (Who has the readings' socket has
-    this one: what lies here is a dead sidecar's.) Raises `ListenError`."""
+class Door:
+    """The socket, and its file."""
+
+    def __init__(self, runner: web.AppRunner, path: Path) -> None:
+        self._runner = runner
+        self._path = path
+        self._site: web.SockSite | None = None
+        self._owned = 0
+        self._fault = ""
+
+    async def open(self) -> None:
+        """Listen. Raises `ListenError`."""
+        listener = _bound(self._path)
+        self._owned = self._path.stat().st_ino
+        self._site = web.SockSite(self._runner, listener)
+        await self._site.start()
+
+    async def mend(self) -> None:
+        """Make the file anew if it is gone; of a failure the log tells, once."""
+        if is_at(self._path, self._owned):
+            return
+        if self._site is not None:
+            await self._site.stop()
+            self._site = None
+        try:
+            await self.open()
+        except ListenError as error:
+            if str(error) != self._fault:
+                self._fault = str(error)
+                _log.error(line("socket_lost", why=error, fix="no drain can reach this sidecar"))
+        else:
+            self._fault = ""
+            _log.warning(line("socket_bound_anew", socket=self._path, why="its file was gone"))
+
+    def remove(self) -> None:
+        """Take the file away, unless it is another's."""
+        with contextlib.suppress(OSError):
+            if is_at(self._path, self._owned):
+                self._path.unlink()
+
+
+def _bound(path: Path) -> socket.socket:
+    """A socket at `path`. Raises `ListenError`.
+
+    Who has the readings' socket has this one: what lies here is a dead sidecar's.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.is_socket():
             path.unlink()
         listener.bind(str(path))
         path.chmod(MODE)
-        owned = path.stat().st_ino
     except OSError as error:
         listener.close()
         raise ListenError(f"socket {path}: {error.strerror}") from error
-    try:
-        yield listener
-    finally:
-        with contextlib.suppress(OSError):
-            if path.stat().st_ino == owned:
-                path.unlink()
+    return listener
+
+
+def _what_is_lost(engine: Engine, judged: Assessment, interval_s: float) -> str:
+    """What its operator should know of an engine that is scraped; of any other nothing."""
+    if source_of(engine, judged) != SCRAPE:
+        return ""
+    lost = (
+        f"its plugin is not heard, so its own /metrics is read: signals are up to {interval_s:g} s "
+        "old, and what happens in between is not seen"
+    )
+    if not engine.estimates_seqs:
+        return lost
+    return f"{lost}; max_num_seqs = {engine.max_num_seqs} is estimated, set it in [[engine]]"
 
 
 def _answer(standing: Standing) -> web.Response:

@@ -47,7 +47,7 @@ class Kept:
 
     def keep(self, drains: Mapping[Key, Drain]) -> str:
         """Keep these from now on. Returns why they cannot be, to be tried again; or nothing."""
-        if drains == self._drains:
+        if drains == self._drains and (not drains or self._path.exists()):
             return ""
         rows = [_Drained(name, rank, drain.boot_id) for (name, rank), drain in drains.items()]
         new = self._path.with_name(f"{self._path.name}.new")

@@ -1,6 +1,7 @@
 """What the sidecar answers, as pure functions, and the thin handlers that ask them.
 
 GET /v1/snapshots    the document; its ETag changes with its content, ages left out
+GET /v1/orca         the load of the node's only server, as an ORCA report; /v1/orca/NAME of one
 GET /healthz         200 as long as this process runs, and how many engines it hears
 GET /metrics         Prometheus
 """
@@ -16,10 +17,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from ullage_shared import snapshot
 from ullage_sidecar.core.assess import Assessment
 from ullage_sidecar.core.engine import Engine
+from ullage_sidecar.core.named import named, servers
+from ullage_sidecar.core.orca import report
 from ullage_sidecar.core.render import label
 from ullage_sidecar.node import Node, Published
 
 JSON: Final = "application/json"
+ORCA_PATH: Final = "/v1/orca"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +37,12 @@ class Answer:
 
 @dataclass(slots=True)
 class Served:
-    """How often the document was asked for."""
+    """How often the document was asked for, and by HAProxy one line of it."""
 
     full: int = 0
     not_modified: int = 0
+    agent_checks: int = 0
+    agent_checks_misnamed: int = 0
 
 
 def snapshots(published: Published, if_none_match: str | None) -> Answer:
@@ -47,6 +53,16 @@ def snapshots(published: Published, if_none_match: str | None) -> Answer:
     if etag in known or "*" in known:
         return Answer(304, headers=headers)
     return Answer(200, published.body, {**headers, "Content-Type": JSON})
+
+
+def orca(published: Published, asked: str) -> Answer:
+    """The load report of what `asked` means; see `core.named`. 404: nobody, and whom it may be."""
+    meant = named(published.replicas, asked)
+    if meant:
+        return Answer(200, msgspec.json.encode(report(meant)), {"Content-Type": JSON})
+    wanted = ", ".join(f"{ORCA_PATH}/{name}" for name in servers(published.replicas))
+    text = f"no engine {asked!r}; wanted one of: {wanted}"
+    return Answer(404, text.encode(), {"Content-Type": "text/plain; charset=utf-8"})
 
 
 def healthz(engines: Iterable[tuple[Engine, Assessment]], version: str) -> Answer:
@@ -83,6 +99,9 @@ def application(
             served.full += 1
         return _response(answer)
 
+    async def get_orca(request: web.Request) -> web.Response:
+        return _response(orca(node.published(clock(), wall()), request.match_info.get("name", "")))
+
     async def get_healthz(_: web.Request) -> web.Response:
         return _response(healthz(node.assessed(clock()), version))
 
@@ -91,6 +110,8 @@ def application(
 
     app = web.Application()
     app.router.add_get(snapshot.PATH, get_snapshots)
+    app.router.add_get(ORCA_PATH, get_orca)
+    app.router.add_get(f"{ORCA_PATH}/{{name}}", get_orca)
     app.router.add_get("/healthz", get_healthz)
     app.router.add_get("/metrics", get_metrics)
     return app

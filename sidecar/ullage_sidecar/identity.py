@@ -66,6 +66,7 @@ class Identity:
             vllm_version=self._vllm_version,
             unstepped=unstepped,
             dropped=dropped,
+            said_s=time.monotonic(),
         )
 
     def _models(self) -> tuple[str, ...]:

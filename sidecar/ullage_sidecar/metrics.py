@@ -1,8 +1,8 @@
 """Prometheus metrics, read from the node's state when somebody scrapes.
 
 Label `engine` is the engine's name within the node, with its rank where there are several: bounded
-by the configuration. Label `class` is one of the three classes of request. A value that is unknown
-has no series: 0 would mean something else.
+by the configuration. Label `class` is one of the three classes of request; `model` is what vLLM was
+told to serve its model as. A value that is unknown has no series: 0 would mean something else.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +15,9 @@ from prometheus_client.registry import Collector
 from ullage_shared.snapshot import State
 from ullage_sidecar.core.assess import Assessment
 from ullage_sidecar.core.engine import Engine
-from ullage_sidecar.core.render import free_blocks, label
+from ullage_sidecar.core.reading import PLUGIN, SCRAPE
+from ullage_sidecar.core.render import free_blocks, label, source_of
+from ullage_sidecar.dummy_client import Result
 from ullage_sidecar.endpoints import Served
 from ullage_sidecar.node import Node
 
@@ -61,6 +63,11 @@ GAUGES: Final[Sequence[Row]] = (
     ),
     ("free_blocks", "Free KV blocks, as last reported.", free_blocks),
     (
+        "kv_cache_usage_ratio",
+        "Share of the KV blocks in use, 0 to 1, as last reported.",
+        lambda e, a: _latest(_used(e.signals.free.value), a),
+    ),
+    (
         "running_requests",
         "Running sequences, as last reported.",
         lambda e, a: _latest(e.signals.running.value, a),
@@ -76,9 +83,34 @@ GAUGES: Final[Sequence[Row]] = (
         lambda e, _: e.hello.total_blocks if e.hello else None,
     ),
     (
+        "block_size_tokens",
+        "Tokens per KV block.",
+        lambda e, _: e.hello.block_size if e.hello else None,
+    ),
+    (
         "max_running_requests",
         "Most sequences that the engine runs at once.",
-        lambda e, _: e.hello.max_num_seqs if e.hello else None,
+        lambda e, _: e.max_num_seqs,
+    ),
+    (
+        "max_running_requests_estimated",
+        "1 if that is an estimate: nobody tells it, it was learned from the queue.",
+        lambda e, _: None if e.max_num_seqs is None else float(e.estimates_seqs),
+    ),
+    (
+        "step_seconds",
+        "Duration of a decode step, as learned; absent until then.",
+        lambda e, _: e.speeds.learned.step_s,
+    ),
+    (
+        "decode_tokens_per_second",
+        "Tokens that all sequences together get in a second of decode steps, as learned.",
+        lambda e, _: e.speeds.learned.decode_tokens_per_s,
+    ),
+    (
+        "prefill_tokens_per_second",
+        "Uncached prompt tokens computed in a second, as learned.",
+        lambda e, _: e.speeds.learned.prefill_tokens_per_s,
     ),
     ("senders", "API processes that speak for the engine.", lambda e, _: len(e.senders)),
 )
@@ -136,7 +168,9 @@ class NodeCollector(Collector):
         yield from _per_engine(engines)
         yield _capacities(engines)
         yield _states(engines)
+        yield _sources(engines)
         yield _ages(engines, now_s)
+        yield _models(engines)
         yield from self._own()
 
     def _own(self) -> Iterator[Metric]:
@@ -162,12 +196,30 @@ class NodeCollector(Collector):
             failures.add_metric((name,), probes.failed)
         yield checks
         yield failures
+        dummies = CounterMetricFamily(
+            f"{PREFIX}warm_up_requests",
+            "Dummy requests, by how they ended: answered, refused, failed.",
+            labels=("server", "result"),
+        )
+        for name, results in self._node.dummies.items():
+            for result in Result:
+                dummies.add_metric((name, result.value), results[result])
+        yield dummies
+        yield from self._scrapes()
         asked = CounterMetricFamily(
             f"{PREFIX}snapshot_requests", "Answers to /v1/snapshots.", labels=("status",)
         )
         asked.add_metric(("200",), self._served.full)
         asked.add_metric(("304",), self._served.not_modified)
         yield asked
+        agent = CounterMetricFamily(
+            f"{PREFIX}agent_checks",
+            "HAProxy's agent-checks answered, by whether they named an engine of this node.",
+            labels=("named",),
+        )
+        agent.add_metric(("yes",), self._served.agent_checks)
+        agent.add_metric(("no",), self._served.agent_checks_misnamed)
+        yield agent
         yield CounterMetricFamily(
             f"{PREFIX}snapshot_renders", "Documents rendered.", self._node.renders
         )
@@ -176,6 +228,36 @@ class NodeCollector(Collector):
         )
         build.add_metric((self._version,), 1)
         yield build
+
+    def _scrapes(self) -> Iterator[Metric]:
+        made = CounterMetricFamily(
+            f"{PREFIX}scrapes", "Questions to /metrics of a server.", labels=("server",)
+        )
+        failed = CounterMetricFamily(
+            f"{PREFIX}scrape_failures", "Those without a usable page.", labels=("server",)
+        )
+        took = GaugeMetricFamily(
+            f"{PREFIX}scrape_duration_seconds", "What the last one took.", labels=("server",)
+        )
+        for name, scrapes in self._node.scrapes.items():
+            made.add_metric((name,), scrapes.made)
+            failed.add_metric((name,), scrapes.failed)
+            if scrapes.last_s is not None:
+                took.add_metric((name,), scrapes.last_s)
+        yield from (made, failed, took)
+
+
+def _sources(engines: Sequence[Judged]) -> Metric:
+    family = GaugeMetricFamily(
+        f"{PREFIX}source",
+        "1 for who tells how the engine stands: its plugin, a scrape of its /metrics, or nobody.",
+        labels=("engine", "source"),
+    )
+    for engine, judged in engines:
+        present = source_of(engine, judged) or "none"
+        for source in (PLUGIN, SCRAPE, "none"):
+            family.add_metric((label(engine), source), float(source == present))
+    return family
 
 
 def _per_engine(engines: Sequence[Judged]) -> Iterator[Metric]:
@@ -226,12 +308,28 @@ def _states(engines: Sequence[Judged]) -> Metric:
 def _ages(engines: Sequence[Judged], now_s: float) -> Metric:
     family = GaugeMetricFamily(
         f"{PREFIX}last_sign_age_seconds",
-        "Age of the latest datagram from the engine's plugin.",
+        "Age of the latest word of the engine, from its plugin or its /metrics.",
         labels=("engine",),
     )
     for engine, _ in engines:
         family.add_metric((label(engine),), engine.age_s(now_s))
     return family
+
+
+def _models(engines: Sequence[Judged]) -> Metric:
+    family = GaugeMetricFamily(
+        f"{PREFIX}model_info",
+        "Always 1; a name that the engine serves its model by.",
+        labels=("engine", "model"),
+    )
+    for engine, _ in engines:
+        for model in engine.hello.models if engine.hello else ():
+            family.add_metric((label(engine), model), 1)
+    return family
+
+
+def _used(free_ratio: float | None) -> float | None:
+    return None if free_ratio is None else 1.0 - free_ratio
 
 
 def _latest(value: float | None, judged: Assessment) -> float | None:

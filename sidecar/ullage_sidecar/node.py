@@ -5,27 +5,43 @@ core folds. Nothing here knows sockets, HTTP or clocks.
 """
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
 from ullage_shared.log import Seldom, line
-from ullage_shared.snapshot import SCHEMA, Document, Snapshot, State, encode
+from ullage_shared.snapshot import SCHEMA, Document, Snapshot, encode
 from ullage_sidecar.channel import DatagramError, decode_all
 from ullage_sidecar.config import Config
 from ullage_sidecar.core.assess import Assessment, assess
-from ullage_sidecar.core.engine import Drain, Engine, Undrain, fold
+from ullage_sidecar.core.engine import (
+    SILENT_AFTER_S,
+    Drain,
+    Engine,
+    Undrain,
+    Unread,
+    Woken,
+    fold,
+    forgotten,
+)
 from ullage_sidecar.core.health import Probe
-from ullage_sidecar.core.reading import Hello, Reading
+from ullage_sidecar.core.life import is_cold, silent_after_death_s
+from ullage_sidecar.core.reading import SCRAPE, Hello, Reading
 from ullage_sidecar.core.render import label, render, sequenced
 from ullage_sidecar.core.signals import Signals
+from ullage_sidecar.core.warmup import Progress
+from ullage_sidecar.told import Told
 
 RENDER_EVERY_S: Final = 0.02
 BATCH_BYTES: Final = 6_144
 """Readings folded at once: 64 steps. A process woken for a single one spends most of its time
 fetching its own code into the caches; more would keep the loop from answering."""
+PULSE_S: Final = 0.25
+AWAY_S: Final = 1.0
+"""A pulse that comes so much after the last one: this process was stopped in between, or starved.
+Less than what a plugin's silence is believed after, less its heartbeat."""
 MAX_RANKS: Final = 1024
 """Data-parallel engines of one server: a hello that claims more is no hello."""
 
@@ -67,6 +83,15 @@ class Probes:
     failed: int = 0
 
 
+@dataclass(slots=True)
+class Scrapes:
+    """How often a server's `/metrics` was asked for, how often in vain, and what the last took."""
+
+    made: int = 0
+    failed: int = 0
+    last_s: float | None = None
+
+
 class Node:
     """The engines of one node."""
 
@@ -74,6 +99,9 @@ class Node:
         self.config = config
         self.strays = Strays()
         self.probes = {entry.name: Probes() for entry in config.engine}
+        self.dummies: dict[str, Counter[str]] = {entry.name: Counter() for entry in config.engine}
+        """Dummy requests of each server's warm-ups, by how they ended."""
+        self.scrapes = {entry.name: Scrapes() for entry in config.engine}
         self.renders = 0
         self._since_s = now_s
         self._places = {entry.name: place for place, entry in enumerate(config.engine)}
@@ -84,26 +112,92 @@ class Node:
         self._heard: list[tuple[bytes, float]] = []
         self._heard_bytes = 0
         self._published: Published | None = None
+        self._pulse_s = inf  # Who has no pulse cannot miss one.
+        self._told = Told()
         self._seldom: defaultdict[str, Seldom] = defaultdict(Seldom)
+
+    def pulse(self, now_s: float) -> None:
+        """Say that this process runs: every `PULSE_S`, from the start on or never.
+
+        Whoever comes first after an absence, pulse, reading, probe or question, finds it.
+        """
+        self._notice_absence(now_s)
+        self._pulse_s = now_s
+
+    def _notice_absence(self, now_s: float) -> None:
+        away_s = now_s - self._pulse_s
+        if away_s <= AWAY_S:
+            return
+        self._pulse_s = now_s
+        self._settle()
+        for key, engine in self._engines.items():
+            self._engines[key] = fold(engine, Woken(), now_s)
+        self._published_is_old()
+        if self._seldom["away"].allows(now_s):
+            _log.warning(line("was_away", seconds=round(away_s, 1), why="stopped, or starved"))
 
     def hear(self, datagrams: bytes, now_s: float) -> None:
         """Take in datagrams of one plugin. Whatever they hold, nothing is raised.
 
         They are folded with others of their batch, at the latest before anybody looks.
         """
+        self._notice_absence(now_s)
         self._heard.append((datagrams, now_s))
         self._heard_bytes += len(datagrams)
         if self._heard_bytes >= BATCH_BYTES:
             self._settle()
 
+    def plugin_speaks(self, name: str, now_s: float) -> bool:
+        """Was the plugin of a server heard lately, or may it still be heard for the first time?"""
+        self._settle()
+        patience_s = max(self.config.health.signs_of_life_s, SILENT_AFTER_S)
+        return any(
+            (engine.hello is None or engine.hello.source != SCRAPE)
+            and engine.age_s(now_s) <= patience_s
+            for key, engine in self._engines.items()
+            if key[0] == name
+        )
+
+    def told(self, event: Hello | Reading, now_s: float) -> None:
+        """Take in what a server's `/metrics` says of one engine: a hello, then a reading."""
+        self._settle()
+        if isinstance(event, Reading):
+            self._hear_reading(event, now_s)
+        else:
+            self._hear_hello(event, now_s)
+
+    def unread(self, name: str, why: str, now_s: float) -> None:
+        """Take in that a server's `/metrics` cannot be read."""
+        self._settle()
+        for key, engine in self._engines.items():
+            if key[0] == name:
+                self._engines[key] = fold(engine, Unread(why), now_s)
+
     def probed(self, name: str, probe: Probe, now_s: float) -> None:
         """Take in what `/health` of one server said: it concerns all its engines."""
+        self._notice_absence(now_s)
         self._settle()
         self.probes[name].asked += 1
         self.probes[name].failed += probe.fault is not None
         for key, engine in self._engines.items():
             if key[0] == name:
                 self._engines[key] = fold(engine, probe, now_s)
+        self._forget_former(name, now_s)
+
+    def _forget_former(self, name: str, now_s: float) -> None:
+        """Of a server that was gone, and answers again without its plugin, nothing is known: not
+        even how many engines it has."""
+        limit_s = self.config.health.signs_of_life_s
+        ranks = {key: engine for key, engine in self._engines.items() if key[0] == name}
+        former = [
+            key
+            for key, engine in ranks.items()
+            if (silent_s := silent_after_death_s(engine, now_s)) is not None and silent_s > limit_s
+        ]
+        for key in former:
+            del self._engines[key]
+        if former and len(former) == len(ranks):
+            self._engines[name, 0] = forgotten(ranks[min(former)], now_s)
 
     def drain(self, name: str | None, now_s: float) -> None:
         """Take one server's engines out of service, or all. Raises `KeyError`: unknown."""
@@ -112,6 +206,22 @@ class Node:
     def undrain(self, name: str | None, now_s: float) -> None:
         """Take them back. Raises `KeyError`: unknown."""
         self._command(name, Undrain(), now_s)
+
+    def cold(self, now_s: float) -> dict[Key, Engine]:
+        """The engines that dummy requests are to be sent to."""
+        self._settle()
+        engines = self._engines.items()
+        return {key: engine for key, engine in engines if is_cold(engine, self.config, now_s)}
+
+    def warming(self, key: Key, progress: Progress, now_s: float) -> bool:
+        """Take in how the warm-up of one engine stands. False: that incarnation is gone."""
+        self._settle()
+        engine = self._engines.get(key)
+        if engine is None or engine.hello is None or engine.hello.boot_id != progress.boot_id:
+            return False
+        self._engines[key] = fold(engine, progress, now_s)
+        self._published_is_old()
+        return True
 
     @property
     def drains(self) -> dict[Key, Drain]:
@@ -135,6 +245,7 @@ class Node:
     def _command(self, name: str | None, event: Drain | Undrain, now_s: float) -> None:
         if name is not None and name not in self._places:
             raise KeyError(name)
+        self._notice_absence(now_s)
         self._settle()
         for key, engine in self._engines.items():
             if name in (None, key[0]):
@@ -162,6 +273,7 @@ class Node:
 
     def assessed(self, now_s: float) -> Iterator[tuple[Engine, Assessment]]:
         """Every engine and its judgement, by place in the configuration, then by rank."""
+        self._notice_absence(now_s)
         self._settle()
         for key in sorted(self._engines, key=lambda key: (self._places[key[0]], key[1])):
             yield self._engines[key], assess(self._engines[key], self.config, now_s)
@@ -176,12 +288,8 @@ class Node:
                 url=self.config.engine[self._places[engine.name]].url,
                 wall_s=wall_s,
             )
-            previous = before.get(fresh.id)
-            if previous is None or _standing(previous) != _standing(fresh):
-                was = previous.state if previous else "-"
-                name = label(engine)
-                _log.info(line("state", engine=name, was=was, now=fresh.state, why=fresh.reason))
-            yield sequenced(fresh, previous, now_s)
+            self._told.tell(label(engine), fresh.state, fresh.reason, now_s)
+            yield sequenced(fresh, before.get(fresh.id), now_s)
 
     def _settle(self) -> None:
         """Fold what was heard, in order, each as of its arrival."""
@@ -212,12 +320,15 @@ class Node:
             self._refuse(DatagramError(f"hello: {fault}"), now_s)
             return
         key = (hello.name, hello.engine_index)
-        engine = fold(self._engines.get(key) or self._unheard(*key), hello, now_s)
+        before = self._engines.get(key) or self._unheard(*key)
+        engine = fold(before, hello, now_s)
         self._engines[key] = engine
-        if engine.hello is hello:
-            self._forget_ranks(hello)
-        elif engine.hello is not None:
-            self._name_rivals(engine.hello, hello, now_s)
+        present = engine.hello
+        if present is not None and present.sender == hello.sender:
+            self._forget_ranks(present)
+            self._say_source(before, engine)
+        elif present is not None and hello.source != SCRAPE:
+            self._name_rivals(present, hello, now_s)
         if self._speakers.get(hello.sender) != key:
             self._speakers = {
                 sender: key for key, engine in self._engines.items() for sender in engine.senders
@@ -253,6 +364,11 @@ class Node:
                 )
             )
 
+    def _say_source(self, before: Engine, now: Engine) -> None:
+        was, source = (engine.hello and engine.hello.source for engine in (before, now))
+        if source != was:
+            _log.info(line("source", engine=label(now), was=was or "-", now=source))
+
     def _turn_away(self, hello: Hello, now_s: float) -> None:
         self.strays.unmatched += 1
         if self._seldom["unmatched"].allows(now_s):
@@ -270,10 +386,6 @@ class Node:
         self.strays.malformed += 1
         if self._seldom["malformed"].allows(now_s):
             _log.warning(line("malformed", why=error, total=self.strays.malformed))
-
-
-def _standing(snapshot: Snapshot) -> tuple[State, str]:
-    return snapshot.state, snapshot.reason
 
 
 def _same(left: tuple[Snapshot, ...], right: tuple[Snapshot, ...]) -> bool:

@@ -30,6 +30,8 @@ from ullage_sidecar.identity import Identity
 from ullage_sidecar.stats import StepEncoder
 
 HEARTBEAT_S: Final = 1.0
+RETRY_S: Final = 0.1
+"""The next heartbeat comes sooner if the last one found the sidecar's queue full."""
 NOTES_LIMIT: Final = 8
 _PATH_LIMIT: Final = 107  # bytes in a unix socket's address
 _NAME_LIMIT: Final = 200
@@ -101,17 +103,21 @@ class UllageStatLogger(StatLoggerBase):  # type: ignore[misc]  # vllm is untyped
     def log_engine_initialized(self) -> None:
         """Nothing: vLLM makes its loggers when the engines are ready."""
 
-    def tell(self) -> None:
-        """Repeat who we are and how we stand, if somebody listens. For the heartbeat."""
-        if self._sender.connect():
-            encoder = self._encoder
-            hello = self._identity.hello(encoder.unstepped if encoder else 0, self._sender.dropped)
-            datagrams = encode_hello(hello)
-            if encoder is not None and (step := self._last_step) is not None:
-                datagrams += with_totals(step, encoder.totals)
-            self._sender.send(datagrams)
-        elif self._sender.forbidden:
-            self._note(f"may not write to {self._sender.path}")
+    def tell(self) -> bool:
+        """Repeat who we are and how we stand, if somebody listens. For the heartbeat.
+
+        False: somebody does, and had no room.
+        """
+        if not self._sender.connect():
+            if self._sender.forbidden:
+                self._note(f"may not write to {self._sender.path}")
+            return True
+        encoder = self._encoder
+        hello = self._identity.hello(encoder.unstepped if encoder else 0, self._sender.dropped)
+        datagrams = encode_hello(hello)
+        if encoder is not None and (step := self._last_step) is not None:
+            datagrams += with_totals(step, encoder.totals)
+        return self._sender.offer(datagrams)
 
     def _note(self, trouble: str) -> None:
         if trouble not in self._noted and len(self._noted) < NOTES_LIMIT:
@@ -124,9 +130,9 @@ def _beat(
 ) -> None:
     """Tell until vLLM lets go of the logger. The thread's body; holds the logger only to tell."""
     while (logger := logger_ref()) is not None:
-        logger.tell()
+        told = logger.tell()
         del logger
-        stop.wait(HEARTBEAT_S)
+        stop.wait(HEARTBEAT_S if told else RETRY_S)
     sender.close()
 
 

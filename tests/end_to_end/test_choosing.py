@@ -43,8 +43,7 @@ socket = "{socket}"
 listen = "127.0.0.1:{port}"
 
 [warm_up]
-zero_until_s = 1.0
-ramp_until_s = 2.0
+ramp_s = 1.0
 """
 ROUND_ROBIN = """
 [choose]

@@ -288,7 +288,9 @@ class TestOneEngine:
             max_model_len=model["max_model_len"],
             vllm_version=json.loads(plain.get("/version"))["version"].partition("+")[0],
             dropped=0,
+            said_s=hello.said_s,
         )
+        assert hello.said_s >= hello.started_s
         assert hello.max_num_batched_tokens
         assert pair.started_s[0] < hello.started_s < pair.started_s[1]
         assert plain.blocks_of_all_engines() == hello.total_blocks

@@ -35,7 +35,9 @@ def row(router: Router, url: str, now_s: float = 10.0) -> dict[str, object]:
 
 
 def test_a_row_says_what_the_router_knows() -> None:
-    router = router_with(snapshot(A, 0.7, id="gpu-01/engine", running=3, waiting=1, age_s=0.25))
+    router = router_with(
+        snapshot(A, 0.7, id="gpu-01/engine", running=3, waiting=1, age_s=0.25, step_s=0.02)
+    )
     router.dispatch(router.fleet.replicas[A])
     assert row(router, A, 10.5) == {
         "id": "gpu-01/engine",
@@ -53,6 +55,9 @@ def test_a_row_says_what_the_router_knows() -> None:
         "free_block_ratio": 0.5,
         "running": 3,
         "waiting": 1,
+        "step_s": 0.02,
+        "decode_tokens_per_s": None,
+        "prefill_tokens_per_s": None,
         "models": ["tiny"],
         "sidecar": SIDECAR,
     }

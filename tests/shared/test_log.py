@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from aiohttp.http_exceptions import BadHttpMessage
 
 from ullage_shared.log import SELDOM_S, Seldom, configure, line
 
@@ -37,3 +38,24 @@ def test_seldom_lets_one_through_per_interval():
     seldom = Seldom()
     allowed = [seldom.allows(100.0 + later_s) for later_s in (0.0, 1.0, SELDOM_S, SELDOM_S + 1.0)]
     assert allowed == [True, False, True, False]
+
+
+def test_a_flood_of_what_is_no_http_is_one_line_and_no_traceback(root, capsys):
+    configure("info")
+    server = logging.getLogger("aiohttp.server")
+    error = BadHttpMessage("Invalid character in header:\n\n    b'" + "x" * 10_000)
+    for _ in range(50):
+        server.error("Error handling request from %s", "127.0.0.1", exc_info=error)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith('level=WARNING not_http why="400, message: Invalid character in header')
+    assert len(said) < 250
+
+
+def test_a_fault_of_our_own_keeps_its_traceback(root, capsys):
+    configure("info")
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError:
+        logging.getLogger("aiohttp.server").exception("Error handling request")
+    assert "ZeroDivisionError" in capsys.readouterr().err

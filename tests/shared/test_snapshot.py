@@ -21,6 +21,7 @@ from ullage_shared.snapshot import (
 
 ratios = st.none() | st.floats(0.0, 1.0)
 counts = st.none() | st.integers(0, 2**53)
+speeds = st.none() | st.floats(0.0, 1e12, exclude_min=True)
 names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
 snapshots = st.builds(
     Snapshot,
@@ -46,6 +47,9 @@ snapshots = st.builds(
     age_s=st.floats(0.0, 1e6),
     ts=st.floats(0.0, 1e10),
     scores=st.fixed_dictionaries({}, optional={"short": ratios, "long": ratios}),
+    step_s=speeds,
+    decode_tokens_per_s=speeds,
+    prefill_tokens_per_s=speeds,
 )
 SOUND = {
     "id": "n/vllm", "url": "http://x:1", "dp_rank": None, "models": [], "state": "serving",
@@ -91,6 +95,10 @@ def test_unknown_fields_are_ignored():
         ("seq", -1),
         ("age_s", -0.1),
         ("exhaustion_s", 1e13),
+        ("step_s", 0.0),
+        ("step_s", "0.02"),
+        ("decode_tokens_per_s", -1.0),
+        ("prefill_tokens_per_s", 1e13),
     ],
 )
 def test_a_field_out_of_range_is_named_and_costs_only_its_replica(field, value):
@@ -164,6 +172,12 @@ def test_an_older_sidecar_sends_no_scores_and_its_capacity_score_counts_for_ever
     assert faults == ()
     assert document.replicas[0].scores == {}
     assert {score_for(document.replicas[0], cls) for cls in RequestClass} == {0.5}
+
+
+def test_an_older_sidecar_sends_no_speeds_and_they_are_unknown():
+    heard = decode(body(SOUND))[0].replicas[0]
+    speeds = (heard.step_s, heard.decode_tokens_per_s, heard.prefill_tokens_per_s)
+    assert speeds == (None, None, None)
 
 
 @pytest.mark.parametrize("scores", [{}, {"long": 0.25}, {"long": 0.25, "short": None}])

@@ -25,7 +25,7 @@ from ullage_sidecar.channel import (
     encode_step,
     whole,
 )
-from ullage_sidecar.core.reading import Hello, Reading
+from ullage_sidecar.core.reading import SCRAPE, Hello, Reading
 
 HELLO = Hello(2**64 - 1, "vllm", "boot-1", 11, started_s=12.5, models=("a", "ü"), block_size=16)
 
@@ -61,6 +61,7 @@ def test_a_step_arrives_as_it_was_sent(sender, seq, at_s, numbers, kv_usage):
         total_blocks=st.none() | counts,
         vllm_version=st.none() | texts,
         dropped=counts,
+        said_s=st.none() | st.floats(0.0, 1e9),
     )
 )
 def test_a_hello_arrives_as_it_was_sent(hello):
@@ -74,6 +75,11 @@ def hello_of(body):
 def test_a_hello_of_a_later_version_may_say_more():
     body = encode_hello(HELLO)[8:]
     assert decode(hello_of(body.replace(b'{"sender"', b'{"colour": "red", "sender"'))) == HELLO
+
+
+def test_nobody_says_of_himself_where_his_hello_came_from():
+    scraped = encode_hello(replace(HELLO, source=SCRAPE))
+    assert decode(scraped) == HELLO
 
 
 def test_a_hello_need_only_say_who_it_is():
@@ -102,6 +108,8 @@ def test_a_hello_need_only_say_who_it_is():
         ("total_blocks", 0.5),
         ("total_blocks", "many"),
         ("vllm_version", 3),
+        ("said_s", math.nan),
+        ("said_s", "now"),
     ],
 )
 def test_a_hello_that_makes_no_sense_is_refused_by_field(field, value):
@@ -236,6 +244,26 @@ def test_a_datagram_that_fits_in_part_ends_the_connection(path, sender_to, monke
         with listener.accept()[0] as accepted:
             assert sender.send(STEP)
             assert accepted.recv(65536) == STEP
+
+
+def test_what_will_be_said_again_leaves_room_for_what_is_new(path, sender_to):
+    """A sidecar that was stopped for an hour would hear an hour of heartbeats first."""
+    with listening(path) as listener:
+        sender = sender_to(path)
+        with listener.accept()[0] as accepted:
+            offered = 0
+            while sender.offer(STEP):
+                offered += 1
+            assert 100 < offered < 500
+            assert not sender.offer(STEP)
+            assert all(sender.send(STEP) for _ in range(200))
+            assert not sender.offer(STEP)
+            assert accepted.recv(65536)
+            assert sender.offer(STEP)
+            assert sender.dropped == 0
+    assert sender.offer(STEP)
+    assert sender.dropped == 1
+    assert not sender.send(STEP)
 
 
 def test_what_is_sent_to_a_listener_that_is_gone_is_dropped_and_counted(path, sender_to):

@@ -20,6 +20,7 @@ def test_one_engine_is_all_that_must_be_said(tmp_path):
     config = read(written(tmp_path, ENGINE), {})
     assert config.engine == (EngineEntry(name="vllm", url="http://gpu-03:8000"),)
     assert config.listen == "0.0.0.0:9400"
+    assert config.agent_listen == ""
     assert config.node
 
 
@@ -99,6 +100,9 @@ def test_every_table_is_read(tmp_path):
         (ENGINE * 2, "engine[1].name = 'vllm': wanted a name that no other engine has"),
         (ENGINE + "name = 'a/b'", "engine[0].name = 'a/b': wanted a string matching"),
         (ENGINE + "port = 1", "engine[0].port: no such key"),
+        (ENGINE + "max_num_seqs = -1", "engine[0].max_num_seqs = -1: wanted a whole number >= 0"),
+        ("[scrape]\nwhen = 'often'\n" + ENGINE, "scrape.when = 'often': wanted auto or never"),
+        ("[scrape]\ninterval_s = 9\n" + ENGINE, "scrape.interval_s = 9: wanted a number <= 2.0"),
         ("[scores]\n" + ENGINE, "scores: no such key"),
         ("[score]\nweight = 1\n" + ENGINE, "score.weight: no such key"),
         (
@@ -137,6 +141,8 @@ def test_every_table_is_read(tmp_path):
         ("[health]\ninterval_s = 0.0\n" + ENGINE, "health.interval_s = 0.0: wanted a number >="),
         ("listen = '9400'\n" + ENGINE, "listen = '9400': wanted host:port"),
         ("listen = 'a:99999'\n" + ENGINE, "listen = 'a:99999': "),
+        ("agent_listen = '9401'\n" + ENGINE, "agent_listen = '9401': wanted host:port"),
+        ("listen = ''\n" + ENGINE, "listen = '': wanted host:port"),
         ("node = ''\n" + ENGINE, "node = '': wanted a string matching"),
         ("socket = ''\n" + ENGINE, "socket = '': wanted a path of 1 to 99 bytes"),
         (f"socket = '/{'x' * 99}'\n" + ENGINE, "wanted a path of 1 to 99 bytes"),

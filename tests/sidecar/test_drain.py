@@ -2,31 +2,18 @@
 
 import asyncio
 import json
-import os
 import signal
 import stat
-import sys
 import time
 
 import pytest
 
-from sidecar_process import Sidecar, hello, step
+from sidecar_process import Sidecar, hello, run, step
 from ullage_shared.snapshot import State
 from ullage_sidecar.channel import encode_step
-from ullage_sidecar.command import SETTLED_S
+from ullage_sidecar.command import SETTLED_S, main
 
 pytestmark = pytest.mark.slow
-
-
-async def run(sidecar: Sidecar, *arguments: str) -> tuple[int, str, str]:
-    """Exit status, and what was said."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "ullage_sidecar", *arguments, "--socket", os.fspath(sidecar.socket),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    async with asyncio.timeout(30.0):
-        out, err = await process.communicate()
-    return process.returncode, out.decode(), err.decode()
 
 
 async def at_work(sidecar: Sidecar, engine_url, sender_to, running, waiting=0):
@@ -44,8 +31,8 @@ async def test_drain_and_undrain_are_seen_by_who_polls(sidecar, engine_url, send
     status, out, err = await run(sidecar, "drain")
     assert (status, err) == (0, "")
     assert out.split() == [
-        *("ENGINE", "STATE", "SCORE", "RUNNING", "WAITING", "WHY"),
-        *("vllm", "draining", "0", "2", "0", "drained", "by", "its", "operator"),
+        *("ENGINE", "STATE", "SCORE", "RUNNING", "WAITING", "SOURCE", "WHY"),
+        *("vllm", "draining", "0", "2", "0", "plugin", "drained", "by", "its", "operator"),
     ]
     replica = await sidecar.replica()
     assert (replica.state, replica.capacity_score) == (State.DRAINING, 0.0)
@@ -250,3 +237,32 @@ async def test_drains_reach_nobody_over_the_network(sidecar, engine_url):
     await sidecar.start("--engine", engine_url)
     for path in ("/drain", "/undrain", "/status"):
         assert (await sidecar.get(path))[0] == 404
+
+
+async def test_a_sidecar_whose_files_are_deleted_makes_them_anew(sidecar, engine_url, sender_to):
+    """Somebody cleans up: plugins and operators find it again, and a drain is not forgotten."""
+    await at_work(sidecar, engine_url, sender_to, running=2)
+    assert (await run(sidecar, "drain"))[0] == 0
+    for file in sidecar.socket.parent.glob(f"{sidecar.socket.name}*"):
+        file.unlink()
+    made = [
+        sidecar.socket.with_name(sidecar.socket.name + end) for end in ("", ".control", ".drained")
+    ]
+    async with asyncio.timeout(10.0):
+        while not all(file.exists() for file in made):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    sender = sender_to(sidecar.socket)
+    sender.send(hello())
+    sender.send(step(2, running=5))
+    await sidecar.replica(lambda replica: replica.running == 5)
+    assert "draining" in (await run(sidecar, "status"))[1]
+    assert await sidecar.stop() == 0
+    assert not any(file.exists() for file in made[:2])
+    await sidecar.start("--engine", engine_url)
+    assert (await sidecar.replica()).state is State.DRAINING
+
+
+def test_an_engine_whose_name_looks_like_a_flag_is_told_its_place(capsys):
+    with pytest.raises(SystemExit):
+        main(["drain", "-x"])
+    assert "an engine whose name begins with - goes last, behind --" in capsys.readouterr().err

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
+from snapshots import snapshot
 from ullage_shared.snapshot import SCHEMA, Document, encode
 from ullage_sidecar.channel import encode_hello
 from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.core.reading import Hello
-from ullage_sidecar.endpoints import healthz, snapshots
+from ullage_sidecar.endpoints import healthz, orca, snapshots
 from ullage_sidecar.node import Node, Published
 
 DOCUMENT = Published(1.0, 0xABC, (), encode(Document(schema=SCHEMA, node="n", replicas=())))
@@ -47,3 +48,22 @@ def test_healthz_tells_which_engines_are_known_and_how_many_are_heard():
         "heard": 1,
         "engines": {"a": "starting", "b": "starting"},
     }
+
+
+def published(*labels):
+    replicas = tuple(snapshot("http://x:1", 0.25, id=f"n/{label}") for label in labels)
+    return Published(1.0, 1, replicas, b"")
+
+
+def test_the_only_engine_reports_its_load_with_its_name_or_without():
+    for asked in ("", "vllm"):
+        answer = orca(published("vllm"), asked)
+        assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+        assert json.loads(answer.body)["application_utilization"] == 0.75
+
+
+@pytest.mark.parametrize("asked", ["", "c", "b:1"])
+def test_a_report_of_nobody_is_404_and_names_whom_there_is(asked):
+    answer = orca(published("a", "b"), asked)
+    assert answer.status == 404
+    assert answer.body == f"no engine {asked!r}; wanted one of: /v1/orca/a, /v1/orca/b".encode()

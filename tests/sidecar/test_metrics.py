@@ -18,18 +18,33 @@ CONFIG = Config(
 )
 
 
-def scraped(started_s=T - 9.0, kv_usage=0.25):
+def scraped(started_s=T - 9.0, kv_usage=0.25, steps=()):
     node = Node(CONFIG, T - 10.0)
     node.probed("vllm", Probe(None), T)
     node.probed("mute", Probe("Connection refused"), T)
     hello = Hello(
-        1, "vllm", "b", 1, started_s=started_s, total_blocks=100, max_num_seqs=8, dropped=4
+        1,
+        "vllm",
+        "b",
+        1,
+        started_s=started_s,
+        total_blocks=100,
+        block_size=16,
+        max_num_seqs=8,
+        models=("llama", "tiny"),
+        dropped=4,
     )
     node.hear(encode_hello(hello), T)
     for seq in (1, 2, 4, 4):
         node.hear(encode_step(1, seq, T, (2, 3, kv_usage, 10 * seq, 5, 0, 80, 40)), T)
+    for seq, at_s, prompts, generated in steps:
+        node.hear(encode_step(1, seq, at_s, (2, 0, 0.5, prompts, generated, 0, 80, 40)), T)
     node.hear(b"garbage", T)
-    text = metrics(registry(node, Served(full=7, not_modified=3), "9.9", lambda: T + 1.0)).body
+    text = metrics(
+        registry(
+            node, Served(7, 3, agent_checks=5, agent_checks_misnamed=1), "9.9", lambda: T + 1.0
+        )
+    ).body
     families = list(text_string_to_metric_families(text.decode()))
     samples = {
         (sample.name.removeprefix(PREFIX), *sample.labels.values()): sample.value
@@ -52,7 +67,24 @@ def test_gauges_of_a_known_engine():
     assert SAMPLES["total_blocks", "vllm"] == 100.0
     assert SAMPLES["free_blocks", "vllm"] == 74.0
     assert SAMPLES["running_requests", "vllm"] == 2.0
+    assert SAMPLES["waiting_requests", "vllm"] == 3.0
+    assert SAMPLES["kv_cache_usage_ratio", "vllm"] == 0.25
+    assert SAMPLES["block_size_tokens", "vllm"] == 16.0
+    assert SAMPLES["model_info", "vllm", "llama"] == SAMPLES["model_info", "vllm", "tiny"] == 1.0
     assert SAMPLES["last_sign_age_seconds", "vllm"] == 1.0
+
+
+def test_speeds_are_told_once_they_are_learned():
+    speeds = ("step_seconds", "decode_tokens_per_second", "prefill_tokens_per_second")
+    assert not {name for name, *_ in SAMPLES} & set(speeds)
+    decoding = [(5 + n, T - 9.0 + n / 10, 40, 5 + 2 * n) for n in range(20)]
+    mixed = [
+        (25 + n, T - 7.1 + n // 2 / 2 + (0.4, 0.5)[n % 2], 640 + 600 * (n // 2), 45 + 2 * n)
+        for n in range(6)
+    ]
+    _, samples = scraped(steps=decoding + mixed)
+    told = [samples[name, "vllm"] for name in speeds]
+    assert told == [0.1, 20.0, 2000.0]
 
 
 def test_headroom_is_told_for_each_class_of_request():
@@ -86,13 +118,26 @@ def test_an_engine_is_in_one_state():
     assert states == {state: float(state is State.WARMING) for state in State}
 
 
+def test_an_engine_has_one_source():
+    sources = {key[1:]: value for key, value in SAMPLES.items() if key[0] == "source"}
+    ones = {key for key, value in sources.items() if value == 1.0}
+    assert ones == {("vllm", "plugin"), ("mute", "none")}
+    assert len(sources) == 6
+    assert SAMPLES["max_running_requests_estimated", "vllm"] == 0.0
+
+
 def test_what_is_unknown_has_no_series():
     of_mute = {key[0] for key in SAMPLES if "mute" in key}
     assert "capacity_score" in of_mute  # it is starting: 0, not unknown
     assert not of_mute & {
         "score_free_term",
         "running_requests",
+        "kv_cache_usage_ratio",
         "total_blocks",
+        "block_size_tokens",
+        "model_info",
+        "max_running_requests_estimated",
+        "scrape_duration_seconds",
         "prompt_tokens_total",
     }
 
@@ -101,8 +146,11 @@ def test_the_sidecars_own_work_is_counted():
     assert SAMPLES["datagrams_ignored_total", "malformed"] == 1.0
     assert SAMPLES["health_checks_total", "vllm"] == 1.0
     assert SAMPLES["health_check_failures_total", "mute"] == 1.0
+    assert SAMPLES["scrapes_total", "mute"] == SAMPLES["scrape_failures_total", "mute"] == 0.0
     assert SAMPLES["snapshot_requests_total", "200"] == 7.0
     assert SAMPLES["snapshot_requests_total", "304"] == 3.0
+    assert SAMPLES["agent_checks_total", "yes"] == 5.0
+    assert SAMPLES["agent_checks_total", "no"] == 1.0
     assert SAMPLES["build_info", "9.9"] == 1.0
 
 

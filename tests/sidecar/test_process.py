@@ -49,6 +49,13 @@ async def test_readings_become_snapshots_and_unchanged_ones_cost_304(
     status, _, body = await sidecar.get("/metrics")
     assert b'ullage_sidecar_readings_received_total{engine="vllm"} 2.0' in body
     assert b'ullage_sidecar_datagrams_ignored_total{why="malformed"} 1.0' in body
+    for path, status in (("/v1/orca", 200), ("/v1/orca/vllm", 200), ("/v1/orca/b", 404)):
+        assert (await sidecar.get(path))[0] == status
+    assert json.loads((await sidecar.get("/v1/orca"))[2])["named_metrics"] == {
+        "kv_cache_usage_perc": 0.5,
+        "num_requests_running": 6,
+        "num_requests_waiting": 0,
+    }
 
 
 async def test_sigterm_and_sigint_end_it_cleanly(sidecar, engine_url):

@@ -71,3 +71,14 @@ class Sidecar:
                 if good(document.replicas[0]):
                     return document.replicas[0]
                 await asyncio.sleep(0.02)
+
+
+async def run(sidecar: Sidecar, *arguments: str) -> tuple[int, str, str]:
+    """A command to the sidecar: its exit status, and what it said."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "ullage_sidecar", *arguments, "--socket", os.fspath(sidecar.socket),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    async with asyncio.timeout(30.0):
+        out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()

@@ -7,7 +7,9 @@
 * In a state whose factor is 0 every capacity is 0, whatever the signals.
 * Else an unknown signal makes every capacity unknown, and the reason names it. Unknown is neither
   idle nor full.
-* A plugin silent for longer than `signs_of_life_s` makes every signal unknown.
+* An engine of which neither plugin nor scrape told for longer than `signs_of_life_s` has no known
+  signal. Nor has one whose name a second server goes by: of the two one answers at the engine's
+  URL, and nobody knows whether it is the one whose signals these are.
 """
 
 from collections.abc import Mapping
@@ -16,7 +18,8 @@ from dataclasses import dataclass
 from ullage_shared.snapshot import RequestClass, State
 from ullage_sidecar.core import depletion, penalty, smoothing
 from ullage_sidecar.core.engine import Engine
-from ullage_sidecar.core.life import is_silent, judge
+from ullage_sidecar.core.life import is_silent, is_unheard_since_woken, judge
+from ullage_sidecar.core.reading import SCRAPE
 from ullage_sidecar.core.score import ScoreTerms, score, terms
 from ullage_sidecar.core.settings import Settings
 
@@ -50,7 +53,7 @@ class Assessment:
 
     state: State
     reason: str
-    """Why the state is not `serving`, or why the capacity is unknown; else empty."""
+    """As in the snapshot."""
     capacities: Mapping[RequestClass, float]
     """0..1 for every class; empty: unknown."""
     levels: Levels
@@ -59,7 +62,7 @@ class Assessment:
     warm_up: float
     """The factor of its state, 0..1."""
     silent: bool
-    """The plugin gives no sign of life: nothing it said before counts."""
+    """Nothing is heard of it: nothing that was heard before counts."""
 
     @property
     def capacity(self) -> float | None:
@@ -71,7 +74,8 @@ def assess(engine: Engine, settings: Settings, now_s: float) -> Assessment:
     """Judge an engine."""
     life = judge(engine, settings, now_s)
     silent = is_silent(engine, settings, now_s)
-    levels = Levels() if silent else _levels(engine, settings, now_s)
+    rival = _rival(engine, settings, now_s)
+    levels = Levels() if silent or rival else _levels(engine, settings, now_s)
     free, running, waiting = levels.effective_free, levels.running, levels.waiting
     room, queue = None, None
     capacities: dict[RequestClass, float] = {}
@@ -81,11 +85,14 @@ def assess(engine: Engine, settings: Settings, now_s: float) -> Assessment:
         for cls in RequestClass:
             worth = score(room, settings.score.weights(cls))
             capacities[cls] = worth * queue * life.factor
+    unknown = _unknown(engine, settings, levels, rival, now_s)
+    if life.state in (State.STARTING, State.DOWN):
+        unknown = ""  # Nobody is expected to speak.
     if life.factor == 0.0:
         capacities = dict.fromkeys(RequestClass, 0.0)
     return Assessment(
         state=life.state,
-        reason="; ".join(filter(None, (life.reason, _unknown(engine, levels, silent=silent)))),
+        reason="; ".join(filter(None, (life.reason, unknown))),
         capacities=capacities,
         levels=levels,
         terms=room,
@@ -96,7 +103,7 @@ def assess(engine: Engine, settings: Settings, now_s: float) -> Assessment:
 
 
 def _levels(engine: Engine, settings: Settings, now_s: float) -> Levels:
-    signals, most = engine.signals, engine.hello.max_num_seqs if engine.hello else None
+    signals, most = engine.signals, engine.max_num_seqs
     free = smoothing.room(signals.free, settings.window, now_s)
     running = smoothing.load(signals.running, settings.window, now_s)
     latest, slope = signals.free.value, depletion.slope_per_s(signals.trend, now_s)
@@ -109,11 +116,21 @@ def _levels(engine: Engine, settings: Settings, now_s: float) -> Levels:
     )
 
 
-def _unknown(engine: Engine, levels: Levels, *, silent: bool) -> str:
-    if engine.hello is None:
-        return "its plugin was never heard of"
-    if silent:
-        return "its plugin is silent"
+def _rival(engine: Engine, settings: Settings, now_s: float) -> str:
+    rival = engine.rival
+    if rival is None or now_s - rival.heard_s > settings.health.signs_of_life_s:
+        return ""
+    return f"two servers go by this name: pids {rival.heard_pid} and {rival.pid}"
+
+
+def _unknown(engine: Engine, settings: Settings, levels: Levels, rival: str, now_s: float) -> str:
+    if is_silent(engine, settings, now_s):
+        awake_s = now_s - engine.watched_s
+        if is_unheard_since_woken(engine, now_s) and awake_s <= settings.health.signs_of_life_s:
+            return "this sidecar was away itself, and has not heard of it since"
+        return _silence(engine)
+    if rival:
+        return rival
     if engine.hides_steps:
         return "vLLM reports no steps: --disable-log-stats hides them from several API servers"
     signals = {
@@ -122,4 +139,20 @@ def _unknown(engine: Engine, levels: Levels, *, silent: bool) -> str:
         "waiting": levels.waiting,
     }
     names = ", ".join(name for name, level in signals.items() if level is None)
+    scraped = engine.hello is not None and engine.hello.source == SCRAPE
+    if scraped and engine.max_num_seqs is None:
+        names += " (max_num_seqs is learned once requests wait, or set it in [[engine]])"
     return f"unknown: {names}" if names else ""
+
+
+def _silence(engine: Engine) -> str:
+    """Why nobody tells how it stands, and what there is to do."""
+    if engine.hello is None:
+        why, fix = "its plugin was never heard of", "set ULLAGE_SOCKET of that vLLM"
+    elif engine.hello.source == SCRAPE:
+        return f"its /metrics: {engine.unread or 'not read lately'}"
+    else:
+        why, fix = "its plugin is silent", "see the log of that vLLM"
+    if not engine.unread:
+        return why
+    return f"{why}, and its /metrics does not help: {engine.unread}; {fix}, or mend its /metrics"

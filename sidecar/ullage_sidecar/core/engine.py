@@ -1,12 +1,15 @@
 """One engine as the sidecar knows it: a value, and how each event changes it.
 
-Events: `Hello` and `Reading` from the plugin, `Probe` from `/health`, `Drain` and `Undrain` from
-the operator. Rules
+Events: `Hello` and `Reading` from the plugin or from a scrape (see handover.py), `Unread` when a
+scrape fails, `Probe` from `/health`, `Drain` and `Undrain` from the operator, `Progress` of its
+warm-up, `Woken` from the sidecar's own clock. Rules
 
 * A new `boot_id` is a new incarnation: everything but the counters starts afresh. An incarnation
-  that began earlier is ignored as long as the newer one still speaks.
+  that began earlier is ignored as long as the newer one still speaks, and remembered as its rival.
 * A sender counts only after its hello; senders of a former incarnation are strangers again.
 * Nothing comes from the future: instants beyond `now_s` are taken as `now_s`.
+* A word is as old as it is: what lay in a queue is a sign of life of when it was said. An older
+  plugin does not tell when; then it is when it came.
 * A sender repeats hello and last step every second. One that repeats its hello alone has made no
   step yet, so an engine none of whose senders ever told a step has been idle since it started;
   unless one of them was told of tokens. Then vLLM hides the steps, and the signals are unknown.
@@ -18,13 +21,17 @@ The values made anew for every step are named tuples: a frozen dataclass takes f
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from ullage_sidecar.core import handover, slots
 from ullage_sidecar.core.counts import Counts, birth
 from ullage_sidecar.core.health import Health, Probe
-from ullage_sidecar.core.reading import Hello, Reading
+from ullage_sidecar.core.reading import PLUGIN, Hello, Reading
 from ullage_sidecar.core.signals import Signals
+from ullage_sidecar.core.speeds import Speeds
+from ullage_sidecar.core.warmup import Progress, WarmUp, after
 
 
 class Drain(NamedTuple):
@@ -38,7 +45,18 @@ class Undrain(NamedTuple):
     """The operator wants it back."""
 
 
-Event = Hello | Reading | Probe | Drain | Undrain
+class Woken(NamedTuple):
+    """This sidecar was away, stopped perhaps, and runs again: what it knew may be over."""
+
+
+class Unread(NamedTuple):
+    """Its `/metrics` could not be read."""
+
+    why: str
+    """Free of figures that change from time to time."""
+
+
+Event = Hello | Reading | Unread | Probe | Drain | Undrain | Progress | Woken
 
 MAX_SENDERS: Final = 64
 """Of one engine. vLLM has one per API process; beyond this the longest silent one is forgotten."""
@@ -57,6 +75,17 @@ class Sender(NamedTuple):
     """Steps that it knows of by their tokens alone."""
     dropped: int = 0
     """Datagrams it could not hand over, by its own count."""
+    dates: bool = False
+    """Do its hellos tell when they were said?"""
+
+
+class Rival(NamedTuple):
+    """A second server that goes by the engine's name, and is not heard."""
+
+    pid: int
+    heard_pid: int
+    """That of the one that is heard."""
+    heard_s: float
 
 
 class Engine(NamedTuple):
@@ -72,18 +101,56 @@ class Engine(NamedTuple):
     started_s: float = 0.0
     """When the present incarnation began to serve."""
     heard_s: float | None = None
-    """When its latest datagram arrived."""
+    """When its latest sign of life was given."""
     health: Health = Health()
     senders: Mapping[int, Sender] = MappingProxyType({})
     counts: Counts = Counts()
     drain: Drain | None = None
     """`None`: it is in service."""
+    warm_up: WarmUp = WarmUp()
+    """Of the present incarnation."""
+    rival: Rival | None = None
+    """Of several the one that was there first, as long as it speaks."""
+    woke_s: float | None = None
+    """When this sidecar last came back from an absence; `None`: it has watched all along."""
+    speeds: Speeds = Speeds()
+    unread: str = ""
+    """Why its `/metrics`, which is asked while its plugin is silent, tells nothing; else empty."""
+    alias: str | None = None
+    """What the other source calls the present incarnation."""
+    handed_over: bool = False
+    """Another source spoke for the present incarnation before."""
+    learned_seqs: int | None = None
+    """Estimate of `max_num_seqs`, as long as nobody tells it."""
+
+    @property
+    def watched_s(self) -> float:
+        """Since when this sidecar has watched it without a break."""
+        return self.since_s if self.woke_s is None else self.woke_s
+
+    @property
+    def max_num_seqs(self) -> int | None:
+        """Most sequences that it runs at once: as told, else as learned."""
+        told = self.hello.max_num_seqs if self.hello else None
+        return self.learned_seqs if told is None else told
+
+    @property
+    def estimates_seqs(self) -> bool:
+        """Is `max_num_seqs` an estimate?"""
+        told = self.hello.max_num_seqs if self.hello else None
+        return told is None and self.learned_seqs is not None
 
     @property
     def hides_steps(self) -> bool:
         """Did its senders hear of tokens, and none of them ever of a step?"""
         senders = self.senders.values()
         return any(s.unstepped for s in senders) and not any(s.step for s in senders)
+
+    @property
+    def generated(self) -> int:
+        """Tokens that the present incarnation has generated, as far as is known."""
+        steps = (sender.step for sender in self.senders.values())
+        return sum(step.generated_tokens or 0 for step in steps if step)
 
     def age_s(self, now_s: float) -> float:
         """Seconds since its last sign of life, or since we began to wait for the first."""
@@ -98,10 +165,29 @@ def fold(engine: Engine, event: Event, now_s: float) -> Engine:
         return _after_hello(engine, event, now_s)
     if isinstance(event, Probe):
         return _after_probe(engine, event, now_s)
+    if isinstance(event, Progress):
+        is_present = engine.hello is not None and engine.hello.boot_id == event.boot_id
+        return (
+            engine._replace(warm_up=after(engine.warm_up, event, now_s)) if is_present else engine
+        )
     if isinstance(event, Undrain):
         return engine._replace(drain=None)
+    if isinstance(event, Woken):
+        return engine._replace(woke_s=now_s, health=engine.health.after_absence(now_s))
+    if isinstance(event, Unread):
+        return engine._replace(unread=event.why)
     present = engine.hello.boot_id if engine.hello else None
     return engine._replace(drain=Drain(event.boot_id or present))
+
+
+def forgotten(engine: Engine, now_s: float) -> Engine:
+    """The same server as one that was never heard of: its plugin's word is of another process.
+
+    It has started anew, so its drain has ended too.
+    """
+    health = replace(engine.health, died_s=None)
+    signals, counts = engine.signals.cleared(), engine.counts
+    return Engine(engine.name, 0, now_s, signals, health=health, counts=counts)
 
 
 def _after_probe(engine: Engine, probe: Probe, now_s: float) -> Engine:
@@ -114,20 +200,36 @@ def _after_probe(engine: Engine, probe: Probe, now_s: float) -> Engine:
 
 def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
     started_s = min(hello.started_s, now_s)
+    if engine.hello is not None:
+        silent = engine.age_s(now_s) > SILENT_AFTER_S
+        if handover.is_unheard(hello, engine.hello, silent=silent):
+            return engine
+        engine, hello = _under_one_name(engine, engine.hello, hello, started_s)
     if engine.hello is None or hello.boot_id != engine.hello.boot_id:
         if engine.hello is not None and _is_former(engine, started_s, now_s):
-            return engine
+            return engine._replace(rival=_rival(engine, hello, now_s))
         engine = engine._replace(
             started_s=started_s,
+            heard_s=None,
             health=engine.health if engine.hello is None else Health(),
             senders={},
             signals=engine.signals.cleared(),
+            warm_up=WarmUp(),
+            rival=None,
+            speeds=Speeds(),
+            alias=None,
+            handed_over=False,
+            learned_seqs=None,
         )
+    said_s = now_s if hello.said_s is None else hello.said_s
     known = engine.senders.get(hello.sender, Sender(now_s, now_s))
     senders = {
         **engine.senders,
         hello.sender: known._replace(
-            heard_s=now_s, unstepped=hello.unstepped, dropped=hello.dropped
+            heard_s=now_s,
+            unstepped=hello.unstepped,
+            dropped=hello.dropped,
+            dates=hello.said_s is not None,
         ),
     }
     if len(senders) > MAX_SENDERS:
@@ -135,9 +237,10 @@ def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
     engine = engine._replace(
         hello=hello,
         started_s=min(started_s, engine.started_s),
-        heard_s=now_s,
+        heard_s=_latest(engine.heard_s, said_s, now_s),
         senders=senders,
         drain=_still_meant(engine.drain, hello),
+        unread="",
     )
     if engine.hides_steps:
         return engine._replace(signals=engine.signals.cleared())
@@ -147,10 +250,39 @@ def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
     return engine
 
 
+def _under_one_name(
+    engine: Engine, present: Hello, hello: Hello, started_s: float
+) -> tuple[Engine, Hello]:
+    """Both, ready for one more hello of the present incarnation, if it is of that one."""
+    names = (present.boot_id, engine.alias)
+    if hello.source != present.source:
+        if hello.boot_id not in names:
+            if not handover.is_same(started_s, engine.heard_s):
+                return engine, hello
+            engine = engine._replace(alias=hello.boot_id)
+        engine = engine._replace(senders={}, handed_over=True)
+    elif hello.boot_id not in names:
+        return engine, hello
+    if hello.boot_id != present.boot_id:
+        hello = replace(hello, boot_id=present.boot_id)
+    return engine, handover.completed(hello, present)
+
+
 def _still_meant(drain: Drain | None, hello: Hello) -> Drain | None:
     if drain is None or drain.boot_id not in (None, hello.boot_id):
         return None
     return Drain(hello.boot_id)
+
+
+def _latest(heard_s: float | None, said_s: float, now_s: float) -> float:
+    return min(now_s, said_s if heard_s is None else max(heard_s, said_s))
+
+
+def _rival(engine: Engine, hello: Hello, now_s: float) -> Rival | None:
+    known = engine.rival
+    if known is not None and now_s - known.heard_s <= SILENT_AFTER_S:
+        return known._replace(heard_s=now_s) if known.pid == hello.pid else known
+    return Rival(hello.pid, engine.hello.pid, now_s) if engine.hello else known
 
 
 def _is_former(engine: Engine, started_s: float, now_s: float) -> bool:
@@ -162,16 +294,29 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
     if sender is None:
         return engine
     before, counts, health = sender.step, engine.counts, engine.health
+    speeds = engine.speeds
     if before is None:
         before = _baseline(engine, reading)
     if reading.seq > before.seq:
         counts = counts.with_step(before, reading)
+        if len(engine.senders) == 1:
+            speeds = speeds.with_step(before, reading, counts)
+        else:
+            blocks = engine.hello.total_blocks if engine.hello else None
+            speeds = speeds.with_shared_step(before, reading, engine.signals, blocks)
     elif reading.seq == before.seq:
         counts = counts.with_heartbeat(before, reading)
+        speeds = speeds.with_tokens(before, reading)
     else:
         return engine
+    said_s = now_s
+    if sender.dates:  # Its hellos speak for its repeats.
+        said_s = reading.at_s if reading.seq > before.seq else -inf
     if not health.answered and reading.seq > 0:
         health = replace(health, answered=True)
+    learned = engine.learned_seqs
+    if engine.hello is not None and engine.hello.max_num_seqs is None:
+        learned = slots.learned(learned, reading.running, reading.waiting)
     return Engine(
         engine.name,
         engine.rank,
@@ -181,14 +326,23 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
         ),
         engine.hello,
         engine.started_s,
-        now_s,
+        _latest(engine.heard_s, said_s, now_s),
         health,
         {**engine.senders, reading.sender: sender._replace(heard_s=now_s, step=reading)},
         counts,
         engine.drain,
+        engine.warm_up,
+        engine.rival,
+        engine.woke_s,
+        speeds,
+        engine.unread,
+        engine.alias,
+        engine.handed_over,
+        learned,
     )
 
 
 def _baseline(engine: Engine, reading: Reading) -> Reading:
-    heard_all = reading.seq == 1 or engine.started_s > engine.since_s
-    return birth(reading.sender) if heard_all else reading
+    told = engine.hello.source if engine.hello else PLUGIN
+    heard_all = (reading.seq == 1 and told == PLUGIN) or engine.started_s > engine.since_s
+    return birth(reading.sender) if heard_all and not engine.handed_over else reading

@@ -3,10 +3,11 @@
 A refused connection or a status other than 200 is believed at once: nobody is there, or the server
 itself says that its engine is dead. A timeout is not: a busy server answers late. It is believed
 once timeouts have lasted `signs_of_life_s` without a step of the engine in that time. What is
-believed stays so until a good answer.
+believed stays so until a good answer. A good answer after a certain fault may be a process that has
+just started: until anything is heard of it, `died_s` tells that nobody knows (see life).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import msgspec
@@ -62,13 +63,27 @@ class Health:
     """Was any of the present row of faults certain?"""
     fault_since_s: float = 0.0
     """When the present row of faults began."""
+    died_s: float | None = None
+    """When it was last seen to be gone, or not yet there; `None`: never."""
+    answers_since_s: float = 0.0
+    """When the present row of good answers began."""
 
     def after(self, probe: Probe, now_s: float) -> "Health":
         """Remember one probe more."""
         if probe.fault is None:
-            return Health(answered=True)
+            goes_on = self.answered and self.fault is None
+            since_s = self.answers_since_s if goes_on else now_s
+            return Health(answered=True, died_s=self.died_s, answers_since_s=since_s)
         since_s = now_s if self.fault is None else self.fault_since_s
-        return Health(self.answered, probe.fault, probe.certain or self.certain, since_s)
+        died_s = now_s if probe.certain else self.died_s
+        certain = probe.certain or self.certain
+        return Health(self.answered, probe.fault, certain, since_s, died_s)
+
+    def after_absence(self, now_s: float) -> "Health":
+        """Who asked was away until now: what merely lasted meanwhile has been seen by nobody."""
+        if self.fault is None or self.certain:
+            return self
+        return replace(self, fault_since_s=max(self.fault_since_s, now_s))
 
     def is_down(self, stepped_at_s: float | None, limit_s: float, now_s: float) -> bool:
         """Is the fault believed? `stepped_at_s`: the engine's latest step."""

@@ -3,15 +3,41 @@
     state      factor   when
     starting   0        it has never answered
     down       0        it answered before, and its present fault is believed (see health)
+    starting   0        it was certainly not there and answers now, and nothing has been heard of it
+                        since, for `signs_of_life_s` at most
     draining   0        its operator has taken it out of service
     hung       0        it has work, its sender lives, and no step came for `hung_after_s`
     serving    1        nothing was heard from its plugin: how long it is up is unknown
-    warming    0        up for less than `zero_until_s`
-    ramping    ramp     up for less than `ramp_until_s`
+    warming    0        it is to be warmed up, or being so (for this and the next, see warmup)
+    ramping    ramp     it was warmed up a moment ago
     serving    1        else
 
 Silence after "0 running, 0 waiting" is idleness. Silence after work is a hang only while heartbeats
-come: without them nothing is known of its steps.
+come: without them nothing is known of its steps; and only once this sidecar has itself watched for
+`signs_of_life_s`: before, it may not have heard all of the engine's API processes.
+
+What may happen, what it ends in, and within how many seconds. By default: health, the time between
+two questions and the time for an answer, 1 + 1; life, `signs_of_life_s`, 3; beat, the plugin's, 1.
+"Serving" is whatever state its age gives it. Unknown is the score: routers go by their own counts.
+
+    a worker or the engine core dies      down      "status 503", then "Connection refused": health
+    the whole server dies                 down      "Connection refused": health
+    it starts anew on the same port       starting  from its plugin's first word on, as a fresh one
+      and answers before its plugin       starting  "answers since a moment": until that speaks
+      and its plugin is off now           serving   unknown, as one never heard of: after life
+    it refuses for a moment and lives     down      then serving, with its next good answer and a
+                                                    word of its plugin: health + beat
+    all its processes are stopped         serving   unknown, "its plugin is silent": life + beat
+      and stay so                         down      "no answer in time": health + life
+    its engine core is stopped with work  hung      `hung_after_s`; without work it looks idle
+    what was stopped goes on              serving   no warm-up again: beat, or its first step
+    a hung engine's work is aborted       serving   at its next step
+    its plugin falls silent, with work    serving   unknown, "its plugin is silent": life + beat
+    two servers go by one name            serving   unknown, "two servers go by this name": beat;
+                                                    until one is silent for life
+    this sidecar is stopped, goes on      as before unknown, "this sidecar was away itself": beat
+    the host is suspended, goes on        as before its monotonic clock was suspended too
+    a wall clock is set                   as before nothing here asks one
 """
 
 from dataclasses import dataclass
@@ -32,8 +58,28 @@ class Life:
 
 
 def is_silent(engine: Engine, settings: Settings, now_s: float) -> bool:
-    """Has the plugin given no sign of life for too long, or never?"""
-    return engine.heard_s is None or engine.age_s(now_s) > settings.health.signs_of_life_s
+    """Was nothing heard of it for too long, or since we were away, or never?"""
+    if engine.heard_s is None or is_unheard_since_woken(engine, now_s):
+        return True
+    return engine.age_s(now_s) > settings.health.signs_of_life_s
+
+
+def silent_after_death_s(engine: Engine, now_s: float) -> float | None:
+    """How long it has answered after a certain fault while nothing was heard of it: ≥ 0. `None`:
+    there is no such doubt about who answers."""
+    health, heard_s = engine.health, engine.heard_s
+    if health.died_s is None or health.fault is not None:
+        return None
+    if heard_s is not None and heard_s > health.died_s:
+        return None
+    return max(0.0, now_s - health.answers_since_s)
+
+
+def is_unheard_since_woken(engine: Engine, now_s: float) -> bool:
+    """Has this sidecar been away, and not heard the plugin since?"""
+    if engine.woke_s is None or engine.heard_s is None:
+        return False
+    return engine.heard_s < min(engine.woke_s, now_s)
 
 
 def judge(engine: Engine, settings: Settings, now_s: float) -> Life:
@@ -45,6 +91,9 @@ def judge(engine: Engine, settings: Settings, now_s: float) -> Life:
         return Life(State.STARTING, 0.0, f"/health: {fault}")
     if health.is_down(stepped_at_s, limits.signs_of_life_s, now_s):
         return Life(State.DOWN, 0.0, f"/health: {fault}")
+    silent_s = silent_after_death_s(engine, now_s)
+    if silent_s is not None and silent_s <= limits.signs_of_life_s:
+        return Life(State.STARTING, 0.0, "answers since a moment, and has not been heard of yet")
     if engine.drain is not None:
         return Life(State.DRAINING, 0.0, "drained by its operator")
     if _makes_no_step(engine, settings, now_s):
@@ -53,16 +102,27 @@ def judge(engine: Engine, settings: Settings, now_s: float) -> Life:
         )
     if engine.hello is None:
         return Life(State.SERVING, 1.0, "")
-    warm = warmup.by_uptime(now_s - engine.started_s, settings.warm_up)
-    limit_s = settings.warm_up.zero_until_s
-    if warm.state is State.RAMPING:
-        limit_s = settings.warm_up.ramp_until_s
-    reason = "" if warm.state is State.SERVING else f"up for less than {limit_s:g} s"
-    return Life(warm.state, warm.factor, reason)
+    up_s = now_s - engine.started_s
+    warmth = warmup.judge(engine.warm_up, up_s, engine.generated, settings.warm_up, now_s)
+    return Life(warmth.state, warmth.factor, warmth.reason)
+
+
+def is_cold(engine: Engine, settings: Settings, now_s: float) -> bool:
+    """Is it time to send it dummy requests? Not before it is known what it has done already."""
+    if engine.signals.stepped_at_s is None and not engine.hides_steps:
+        return False
+    up_s = now_s - engine.started_s
+    return (
+        warmup.is_due(engine.warm_up, up_s, engine.generated, settings.warm_up)
+        and not is_silent(engine, settings, now_s)
+        and judge(engine, settings, now_s).state is State.WARMING
+    )
 
 
 def _makes_no_step(engine: Engine, settings: Settings, now_s: float) -> bool:
-    signals = engine.signals
+    signals, limits = engine.signals, settings.health
     if signals.stepped_at_s is None or not signals.has_work() or is_silent(engine, settings, now_s):
         return False
-    return now_s - signals.stepped_at_s > settings.health.hung_after_s
+    if now_s - engine.watched_s < limits.signs_of_life_s:
+        return False
+    return now_s - signals.stepped_at_s > limits.hung_after_s

@@ -1,4 +1,6 @@
-"""What one vLLM engine says of itself: who it is (`Hello`) and how it stands (`Reading`).
+"""What is heard of one vLLM engine: who it is (`Hello`) and how it stands (`Reading`).
+
+The plugin in its server says both, or they are read from the server's own `/metrics`.
 
 Rule: a value that vLLM did not give is `None`, never 0. Unknown is not idle, and not full.
 
@@ -7,7 +9,10 @@ every process of a host shares and which no one can set back.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+PLUGIN: Final = "plugin"
+SCRAPE: Final = "scrape"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,7 @@ class Hello:
     boot_id: str
     """Changes when the server restarts, and is the same in all its API processes."""
     pid: int
+    """0: not told."""
     started_s: float
     """When the server began to serve, on the monotonic clock."""
     engine_index: int = 0
@@ -43,6 +49,10 @@ class Hello:
     """Engine steps whose tokens this sender was told of, but not their scheduler stats."""
     dropped: int = 0
     """Datagrams this sender could not hand over since it started (nobody listened, or looked)."""
+    said_s: float | None = None
+    """When this was said, on the monotonic clock: it may have lain in a queue since."""
+    source: str = PLUGIN
+    """`PLUGIN` or `SCRAPE`. Nobody says it: it is known from where the hello came."""
 
 
 class Reading(NamedTuple):
@@ -53,7 +63,9 @@ class Reading(NamedTuple):
 
     sender: int
     seq: int
-    """1, 2, 3, …: the sender's steps. A gap is a lost datagram, a repeat is a heartbeat."""
+    """1, 2, 3, …: the sender's steps. A gap is a lost datagram, a repeat is a heartbeat.
+
+    Of a scrape: 1 more whenever something has changed since the last one."""
     at_s: float
     """When the step was recorded, on the monotonic clock."""
     running: int | None

@@ -32,6 +32,11 @@ def label(engine: Engine) -> str:
     return f"{engine.name}:{engine.rank}" if ranked else engine.name
 
 
+def source_of(engine: Engine, judged: Assessment) -> str:
+    """Who tells how it stands: the plugin or a scrape. Empty: nobody."""
+    return "" if judged.silent or engine.hello is None else engine.hello.source
+
+
 def free_blocks(engine: Engine, judged: Assessment) -> int | None:
     """Free KV blocks as last reported. One is vLLM's own: its usage is a share of the others."""
     free, total = engine.signals.free.value, engine.hello.total_blocks if engine.hello else None
@@ -44,6 +49,7 @@ def free_blocks(engine: Engine, judged: Assessment) -> int | None:
 def render(engine: Engine, judged: Assessment, *, node: str, url: str, wall_s: float) -> Snapshot:
     """One replica's snapshot, its `seq` still 0: see `sequenced`."""
     hello, signals, levels = engine.hello, engine.signals, judged.levels
+    learned = engine.speeds.learned
     known = None if judged.silent else signals
     return Snapshot(
         id=identity(engine, node),
@@ -60,7 +66,7 @@ def render(engine: Engine, judged: Assessment, *, node: str, url: str, wall_s: f
         total_blocks=hello.total_blocks if hello else None,
         block_size=hello.block_size if hello else None,
         running=_whole(known.running.value if known else None),
-        max_num_seqs=hello.max_num_seqs if hello else None,
+        max_num_seqs=engine.max_num_seqs,
         waiting=_whole(known.waiting.value if known else None),
         exhaustion_s=_rounded(levels.exhaustion_s, 1),
         boot_id=hello.boot_id if hello else f"{UNHEARD}-{engine.since_s:.3f}",
@@ -68,6 +74,9 @@ def render(engine: Engine, judged: Assessment, *, node: str, url: str, wall_s: f
         age_s=0.0,
         ts=round(wall_s, 3),
         scores=_scores(judged.capacities),
+        step_s=learned.step_s,
+        decode_tokens_per_s=learned.decode_tokens_per_s,
+        prefill_tokens_per_s=learned.prefill_tokens_per_s,
     )
 
 

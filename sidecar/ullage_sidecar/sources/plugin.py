@@ -1,7 +1,9 @@
 """The plugin's readings: datagrams over connections to a unix socket that this process owns.
 
 The socket file has mode 0660: vLLM runs as the sidecar's user, as root, or in its group. A file
-that a dead sidecar left is replaced, one that a living process answers on is not.
+that a dead sidecar left is replaced, one that a living process answers on is not. One that somebody
+deletes is made anew within a second (`mend`): a connected plugin notices nothing of a deletion, but
+the next vLLM to start would find nobody.
 
 Rule: while readings flow, nobody sleeps on the connections. Waking a sleeper costs the engine's
 thread several times what the rest of `record()` does, and us more than the readings themselves. So
@@ -27,6 +29,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from ullage_shared.address import Address
 from ullage_shared.log import line
 from ullage_sidecar.channel import DatagramError, whole
 
@@ -46,26 +49,73 @@ _log = logging.getLogger("ullage.sidecar")
 class ListenError(Exception):
     """The operator's fault: the place to listen at cannot be had. The message says why."""
 
+    @classmethod
+    def at(cls, address: Address, error: OSError) -> "ListenError":
+        """What the system, or the resolver, says of a TCP address."""
+        is_lookup = isinstance(error, socket.gaierror) or not error.errno
+        why = error.strerror if is_lookup else os.strerror(error.errno or 0)
+        return cls(f"listen {address}: {why}")
+
 
 @contextlib.contextmanager
-def readings(path: Path, hear: Callable[[bytes], None]) -> Iterator[None]:
+def readings(path: Path, hear: Callable[[bytes], None]) -> Iterator["Readings"]:
     """Hand what arrives at `path` to `hear`: one or several whole datagrams of one sender.
 
     What is no datagram is handed on as well, to be counted, and its connection is closed. Needs a
     running loop. Raises `ListenError`. The file is removed at the end.
     """
-    loop = asyncio.get_running_loop()
-    listener = _bound(path)
-    owned = path.stat().st_ino
-    ear = _Ear(loop, listener, hear)
+    found = Readings(path, hear)
     try:
-        ear.sleep()
-        yield
+        yield found
     finally:
-        ear.close()
+        found.close()
+
+
+class Readings:
+    """The socket, and its file."""
+
+    def __init__(self, path: Path, hear: Callable[[bytes], None]) -> None:
+        self._path = path
+        self._fault = ""
+        listener = _bound(path)
+        self._owned = path.stat().st_ino
+        self._ear = _Ear(asyncio.get_running_loop(), listener, hear)
+        self._ear.sleep()
+
+    def mend(self) -> bool:
+        """Make the file anew if it is gone. False: it cannot be; to be tried again.
+
+        Whoever is connected stays so.
+        """
+        if is_at(self._path, self._owned):
+            return True
+        try:
+            listener = _bound(self._path)
+        except ListenError as error:
+            if str(error) != self._fault:
+                self._fault = str(error)
+                _log.error(line("socket_lost", why=error, fix="no new vLLM can reach this sidecar"))
+            return False
+        self._fault = ""
+        self._owned = self._path.stat().st_ino
+        self._ear.listen_to(listener)
+        _log.warning(line("socket_bound_anew", socket=self._path, why="its file was gone"))
+        return True
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._ear.close()
         with contextlib.suppress(OSError):
-            if path.stat().st_ino == owned:
-                path.unlink()
+            if is_at(self._path, self._owned):
+                self._path.unlink()
+
+
+def is_at(path: Path, inode: int) -> bool:
+    """Is this file still there, and not another one in its place?"""
+    try:
+        return path.stat().st_ino == inode
+    except OSError:
+        return False
 
 
 class _Connection:
@@ -112,6 +162,7 @@ class _Ear:
         self._loop = loop
         self._listener = listener
         self._hear = hear
+        self._accepts = True
         self._connections: dict[int, _Connection] = {}
         self._poll = select.epoll()
         self._poll.register(listener, select.EPOLLIN)
@@ -122,6 +173,15 @@ class _Ear:
         """Do nothing until somebody calls or says something."""
         self._next = None
         self._loop.add_reader(self._poll, self._woken)
+
+    def listen_to(self, listener: socket.socket) -> None:
+        """Take calls there from now on. Who has called before is still heard."""
+        while self._accepts and self._accept():
+            pass
+        self._listener.close()  # Closed, it is out of the poll.
+        self._listener = listener
+        self._accepts = True
+        self._poll.register(listener, select.EPOLLIN)
 
     def close(self) -> None:
         """Do nothing any more."""
@@ -174,25 +234,29 @@ class _Ear:
         if datagrams:
             self._hear(datagrams)
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Take one call. Was there any?"""
         try:
             accepted, _ = self._listener.accept()
         except BlockingIOError:
-            return
+            return False
         except OSError as error:  # No more files: to be asked again and again would help nobody.
             _log.warning(line("accept", error=error))
+            self._accepts = False
             self._poll.unregister(self._listener)
             self._loop.call_later(ACCEPT_AGAIN_S, self._accept_again)
-            return
+            return False
         if len(self._connections) >= MAX_CONNECTIONS:
             accepted.close()
-            return
+            return True
         accepted.settimeout(0.0)
         self._connections[accepted.fileno()] = _Connection(accepted)
         self._poll.register(accepted, select.EPOLLIN)
+        return True
 
     def _accept_again(self) -> None:
-        if not self._poll.closed:
+        if not self._accepts and not self._poll.closed:
+            self._accepts = True
             self._poll.register(self._listener, select.EPOLLIN)
 
 

@@ -8,15 +8,16 @@ from hypothesis import strategies as st
 from ullage_shared.snapshot import SCHEMA, Document, decode, encode
 from ullage_sidecar.core.assess import assess
 from ullage_sidecar.core.depletion import DepletionSettings
-from ullage_sidecar.core.engine import Drain, Engine, Undrain, fold
+from ullage_sidecar.core.engine import Drain, Engine, Undrain, Unread, Woken, fold
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.penalty import Form, PenaltySettings
-from ullage_sidecar.core.reading import Hello, Reading
+from ullage_sidecar.core.reading import PLUGIN, SCRAPE, Hello, Reading
 from ullage_sidecar.core.render import render, sequenced
 from ullage_sidecar.core.score import LongWeights, ScoreSettings, ShortWeights
 from ullage_sidecar.core.settings import Settings
 from ullage_sidecar.core.signals import Signals
 from ullage_sidecar.core.smoothing import Smoothing, WindowSettings
+from ullage_sidecar.core.warmup import Phase, Progress
 
 START_S = 5000.0
 
@@ -35,6 +36,8 @@ hellos = st.builds(
     total_blocks=maybe_counts,
     block_size=maybe_counts,
     max_num_seqs=maybe_counts,
+    said_s=st.none() | instants,
+    source=st.sampled_from([PLUGIN, SCRAPE]),
 )
 readings = st.builds(
     Reading,
@@ -51,9 +54,18 @@ readings = st.builds(
     prefix_hits=maybe_counts,
 )
 probes = st.builds(Probe, fault=st.none() | st.just("status 503"), certain=st.booleans())
-commands = st.builds(Drain, st.none() | st.sampled_from(["a", "b"])) | st.builds(Undrain)
+commands = (
+    st.builds(Drain, st.none() | st.sampled_from(["a", "b"]))
+    | st.builds(Undrain)
+    | st.builds(Woken)
+)
+warm_ups = st.builds(Progress, st.sampled_from(["a", "b"]), st.sampled_from(Phase))
+unread = st.builds(Unread, st.sampled_from(["", "status 404"]))
 histories = st.lists(
-    st.tuples(hellos | readings | readings | probes | commands, st.floats(-2.0, 10.0)), max_size=40
+    st.tuples(
+        hellos | readings | readings | probes | commands | warm_ups | unread, st.floats(-2.0, 10.0)
+    ),
+    max_size=40,
 )
 
 
@@ -99,6 +111,7 @@ def test_no_history_raises_or_yields_an_unsound_snapshot(history, settings):
         assert all(0.0 <= score <= 1.0 for score in snapshot.scores.values())
         if judged.warm_up == 0.0:
             assert snapshot.scores == {"short": 0.0, "long": 0.0}
+        assert engine.age_s(now_s) >= 0.0
         assert (snapshot.reason == "") == (snapshot.state == "serving" and judged.terms is not None)
         if last is not None and last.boot_id == snapshot.boot_id:
             assert snapshot.seq >= last.seq

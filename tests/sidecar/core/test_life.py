@@ -6,12 +6,13 @@ from itertools import product
 import pytest
 
 from ullage_shared.snapshot import State
-from ullage_sidecar.core.engine import Drain, Engine, Undrain, fold
+from ullage_sidecar.core.engine import Drain, Engine, Undrain, Woken, fold
 from ullage_sidecar.core.health import Probe
-from ullage_sidecar.core.life import judge
+from ullage_sidecar.core.life import is_cold, judge
 from ullage_sidecar.core.reading import Hello, Reading
 from ullage_sidecar.core.settings import Settings
 from ullage_sidecar.core.signals import Signals
+from ullage_sidecar.core.warmup import Phase, Progress
 
 SETTINGS = Settings()
 GOOD, REFUSED = Probe(None), Probe("Connection refused")
@@ -22,6 +23,7 @@ REBORN = replace(HELLO, sender=2, boot_id="boot-2", started_s=T - 1.0)
 IDLE = Reading(1, 5, T, 0, 0, 0.0)
 BUSY = IDLE._replace(running=5)
 STALE = BUSY._replace(at_s=T - 31.0)
+WARM, GIVEN_UP = Progress("boot-1", Phase.WARM), Progress("boot-1", Phase.GIVEN_UP, "refused")
 
 
 def engine_after(*events, started_s=T - 500.0):
@@ -36,7 +38,7 @@ def engine_after(*events, started_s=T - 500.0):
 IN_STATE = {
     State.STARTING: engine_after(REFUSED, HELLO),
     State.WARMING: engine_after(GOOD, HELLO, started_s=T - 10.0),
-    State.RAMPING: engine_after(GOOD, HELLO, started_s=T - 40.0),
+    State.RAMPING: engine_after(GOOD, HELLO, WARM, started_s=T - 10.0),
     State.SERVING: engine_after(GOOD, HELLO, IDLE),
     State.HUNG: engine_after(GOOD, HELLO, STALE),
     State.DRAINING: engine_after(GOOD, HELLO, IDLE, Drain()),
@@ -53,6 +55,10 @@ EVENTS = {
     "one timeout": LATE,
     "drain": Drain(),
     "undrain": Undrain(),
+    "warm-up ended": WARM,
+    "warm-up given up": GIVEN_UP,
+    "warm-up of another boot": Progress("boot-0", Phase.RUNNING),
+    "the sidecar wakes": Woken(),
 }
 S, W, R, V, H, N, D = (
     State.STARTING,
@@ -65,15 +71,16 @@ S, W, R, V, H, N, D = (
 )
 # What follows, column by column as in EVENTS. A step proves a starting server alive, but does not
 # outweigh a refused connection; a new boot must answer /health before it warms up. Who is drained
-# must be there; a new boot is wanted again.
+# must be there; a new boot is wanted again. Who answers after it was gone may be another process.
+# Behind a warm-up comes its ramp. A sidecar that was away claims no hang until it has watched anew.
 TABLE = {
-    State.STARTING: (S, S, D, D, V, S, S, S, S),
-    State.WARMING: (W, S, W, H, W, D, W, N, W),
-    State.RAMPING: (R, S, R, H, R, D, R, N, R),
-    State.SERVING: (V, S, V, V, V, D, V, N, V),
-    State.HUNG: (H, S, V, H, H, D, H, N, H),
-    State.DRAINING: (N, S, N, N, N, D, N, N, V),
-    State.DOWN: (D, S, D, D, V, D, D, D, D),
+    State.STARTING: (S, S, D, D, S, S, S, S, S, S, S, S, S),
+    State.WARMING: (W, S, W, H, W, D, W, N, W, R, W, W, W),
+    State.RAMPING: (R, S, R, H, R, D, R, N, R, R, R, R, R),
+    State.SERVING: (V, S, V, V, V, D, V, N, V, R, R, V, V),
+    State.HUNG: (H, S, V, H, H, D, H, N, H, H, H, H, V),
+    State.DRAINING: (N, S, N, N, N, D, N, N, V, N, N, N, N),
+    State.DOWN: (D, S, D, D, S, D, D, D, D, D, D, D, D),
 }
 
 
@@ -133,8 +140,10 @@ def test_a_restarted_sidecar_does_not_zero_an_engine_that_served_for_hours():
 
 def test_a_restarted_vllm_warms_up_again():
     engine = fold(fold(IN_STATE[State.SERVING], REBORN, T), GOOD, T)
-    states = [judge(engine, SETTINGS, T + later_s).state for later_s in (0.0, 30.0, 60.0)]
-    assert states == [State.WARMING, State.RAMPING, State.SERVING]
+    assert judge(engine, SETTINGS, T).state is State.WARMING
+    warm = fold(engine, Progress("boot-2", Phase.WARM), T + 5.0)
+    states = [judge(warm, SETTINGS, T + later_s).state for later_s in (5.0, 15.0)]
+    assert states == [State.RAMPING, State.SERVING]
 
 
 def test_each_state_but_serving_says_why():
@@ -145,3 +154,40 @@ def test_each_state_but_serving_says_why():
 def test_a_server_whose_plugin_never_spoke_serves():
     engine = fold(Engine("vllm", 0, T, Signals.of(SETTINGS)), GOOD, T)
     assert judge(engine, SETTINGS, T).state is State.SERVING
+
+
+FRESH = replace(HELLO, started_s=T - 10.0)
+
+
+def test_only_who_is_to_be_warmed_up_is_cold():
+    fresh = engine_after(GOOD, FRESH, IDLE._replace(generated_tokens=0))
+    assert is_cold(fresh, SETTINGS, T)
+    for event in (REFUSED, Drain(), Progress("boot-1", Phase.RUNNING)):
+        assert not is_cold(fold(fresh, event, T), SETTINGS, T)
+    assert not is_cold(engine_after(GOOD, FRESH, STALE), SETTINGS, T)
+    assert not is_cold(engine_after(GOOD, HELLO, IDLE), SETTINGS, T)
+
+
+def test_nobody_is_cold_before_it_is_known_what_it_has_done():
+    """A restarted sidecar hears who an engine is a moment before how it stands."""
+    heard = engine_after(GOOD, FRESH)
+    assert not is_cold(heard, SETTINGS, T)
+    served = fold(heard, IDLE._replace(generated_tokens=10_000), T)
+    assert not is_cold(served, SETTINGS, T)
+    assert judge(served, SETTINGS, T).state is State.SERVING
+
+
+def test_a_silent_engine_is_sent_no_dummies():
+    fresh = engine_after(GOOD, FRESH, IDLE)
+    assert is_cold(fresh, SETTINGS, T + 3.0)
+    assert not is_cold(fresh, SETTINGS, T + 3.1)
+
+
+def test_one_that_has_just_come_waits_to_be_heard_of_for_3_s_and_no_longer():
+    """Its first word tells that it is fresh. Until then it would look served, and be flooded."""
+    came = fold(Engine("vllm", 0, T - 60.0, Signals.of(SETTINGS)), REFUSED, T - 1.0)
+    came = fold(came, GOOD, T)
+    assert judge(came, SETTINGS, T + 3.0).state is State.STARTING
+    assert judge(came, SETTINGS, T + 3.1).state is State.SERVING
+    heard = fold(came, replace(FRESH, started_s=T), T + 1.0)
+    assert judge(heard, SETTINGS, T + 1.0).state is State.WARMING

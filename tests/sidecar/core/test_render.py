@@ -95,6 +95,20 @@ def test_what_a_silent_plugin_said_last_is_not_published():
     assert snapshot.total_blocks == 257
 
 
+def test_speeds_are_told_once_they_are_known_and_while_nothing_is_heard():
+    steps = [
+        STEP._replace(seq=6 + n, at_s=T - 20.0 + n / 10, waiting=0, prompt_tokens=0,
+                generated_tokens=2 * n)
+        for n in range(20)
+    ]  # fmt: skip
+    snapshot = rendered(engine_after(HELLO, steps[0]))
+    speeds = (snapshot.step_s, snapshot.decode_tokens_per_s, snapshot.prefill_tokens_per_s)
+    assert speeds == (None, None, None)
+    snapshot = rendered(engine_after(HELLO, *steps), now_s=T + 10.0)
+    speeds = (snapshot.step_s, snapshot.decode_tokens_per_s, snapshot.prefill_tokens_per_s)
+    assert speeds == (0.1, 20.0, None)
+
+
 def test_the_number_stays_while_only_ages_change():
     engine = engine_after(HELLO, STEP)
     first = sequenced(rendered(engine), None, T)

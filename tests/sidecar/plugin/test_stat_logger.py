@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ullage_sidecar.channel import Sender
 from ullage_sidecar.core.reading import Hello
 
 Listen = Callable[[], Any]
@@ -141,7 +143,31 @@ def test_hello_comes_at_once_and_says_who_and_how_big(
         max_model_len=4096,
         vllm_version="0.32.0",
         dropped=0,
+        said_s=hello.said_s,
     )
+    assert hello.started_s <= hello.said_s <= monotonic()
+    del logger
+
+
+def test_a_heartbeat_that_found_no_room_comes_soon(
+    plugin: ModuleType,
+    vllm_config: SimpleNamespace,
+    listen: Listen,
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Eventually,
+) -> None:
+    monkeypatch.setattr(plugin, "HEARTBEAT_S", 60.0)
+    monkeypatch.setattr(plugin, "RETRY_S", 0.02)
+    room = []
+    offer = Sender.offer
+    monkeypatch.setattr(Sender, "offer", lambda *given: offer(*given) if room else False)
+    listener = listen()
+
+    logger = plugin.UllageStatLogger(vllm_config, 0)
+
+    assert listener.hears_nothing_for(0.1)
+    room.append(True)
+    assert listener.hello().name == "gpu-03"
     del logger
 
 

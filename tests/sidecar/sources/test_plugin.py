@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import shutil
 import socket
 import stat
 
@@ -258,3 +259,42 @@ async def test_a_successors_socket_is_not_removed(path):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as successor:
             successor.bind(os.fspath(path))
     assert path.exists()
+
+
+async def test_a_file_that_was_deleted_is_made_anew_and_those_who_are_connected_stay_so(
+    path, sender_to, until, caplog
+):
+    heard = []
+    with readings(path, heard.append) as found:
+        old = sender_to(path)
+        assert found.mend()
+        old.send(step(0))
+        late = sender_to(path)
+        shutil.rmtree(path.parent)
+        assert found.mend()
+        new = sender_to(path)
+        for number, each in enumerate((old, late, new), start=1):
+            assert each.send(step(number))
+        await until(lambda: len(b"".join(heard)) == 4 * len(step(0)))
+        assert found.mend()
+    assert len([line for line in caplog.messages if line.startswith("socket_bound_anew")]) == 1
+    assert not path.exists()
+
+
+async def test_a_place_that_another_sidecar_has_taken_is_left_to_it_and_said_once(
+    path, sender_to, until, caplog
+):
+    heard = []
+    with readings(path, heard.append) as found:
+        old = sender_to(path)
+        path.unlink()
+        with readings(path, lambda _: None) as successor:
+            assert not found.mend()
+            assert not found.mend()
+            assert successor.mend()
+            old.send(step(1))
+            await until(lambda: heard)
+        assert found.mend()
+    lost = [line for line in caplog.messages if line.startswith("socket_lost")]
+    assert len(lost) == 1
+    assert "another sidecar listens there" in lost[0]

@@ -1,0 +1,171 @@
+"""Warms up fresh engines: sends rounds of dummy requests, and tells the node how that goes.
+
+Each incarnation that the node calls cold is warmed up by a task of its own, which ends when the
+rounds have settled, when the server refuses, when the time is up, or when the incarnation is gone.
+
+* A round of which any request failed counts for nothing; it is sent again `PAUSE_S` later.
+* Adapters (LoRA) get one short dummy each before the rounds, `MOST_ADAPTERS` at most: a server
+  loads them when they are first asked for. A warm-up does not fail of one that fails.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final, TypeVar
+
+import aiohttp
+
+from ullage_shared.log import line
+from ullage_sidecar.core.dummies import Dummy, round_of
+from ullage_sidecar.core.engine import Engine
+from ullage_sidecar.core.render import label
+from ullage_sidecar.core.warmup import Phase, Progress, settled
+from ullage_sidecar.dummy_client import DummyClient, FailedError, RefusedError
+from ullage_sidecar.node import Key, Node
+
+LOOK_S: Final = 0.1
+PAUSE_S: Final = 1.0
+MOST_ADAPTERS: Final = 16
+
+_log = logging.getLogger("ullage.sidecar")
+_Answer = TypeVar("_Answer")
+
+
+class GoneError(Exception):
+    """The incarnation is no more: what its warm-up says concerns nobody."""
+
+
+class Warmer:
+    """The warm-ups of one node's engines."""
+
+    def __init__(
+        self,
+        node: Node,
+        session: aiohttp.ClientSession,
+        clock: Callable[[], float],
+        version: str,
+    ) -> None:
+        self._node = node
+        self._session = session
+        self._clock = clock
+        self._version = version
+
+    async def run(self) -> None:
+        """Look for cold engines, for ever."""
+        async with asyncio.TaskGroup() as warm_ups:
+            while True:
+                for key, engine in self._node.cold(self._clock()).items():
+                    warm_up = self._of(key, engine)
+                    warm_up.tell(Phase.RUNNING)
+                    warm_ups.create_task(warm_up.run())
+                await asyncio.sleep(LOOK_S)
+
+    def _of(self, key: Key, engine: Engine) -> "_WarmUp":
+        assert engine.hello is not None  # A cold engine has spoken.
+        entry = next(entry for entry in self._node.config.engine if entry.name == engine.name)
+        several = engine.hello.data_parallel_size > 1
+        client = DummyClient(
+            self._session,
+            entry.url,
+            api_key=_key_in(entry.api_key_file),
+            rank=engine.rank if several else None,
+            version=self._version,
+            name=label(engine),
+            rng=Random(engine.hello.boot_id),
+            tally=self._node.dummies[engine.name],
+        )
+        return _WarmUp(self._node, key, engine, client, self._clock)
+
+
+@dataclass(slots=True)
+class _WarmUp:
+    """That of one incarnation."""
+
+    node: Node
+    key: Key
+    engine: Engine
+    client: DummyClient
+    clock: Callable[[], float]
+    rounds_s: list[float] = field(default_factory=list)
+    """What each good round took."""
+
+    def tell(self, phase: Phase, fault: str = "") -> None:
+        """Raises `GoneError`."""
+        boot_id = self.engine.hello.boot_id if self.engine.hello else ""
+        if not self.node.warming(self.key, Progress(boot_id, phase, fault), self.clock()):
+            raise GoneError
+
+    async def run(self) -> None:
+        """From the first dummy to the last. Raises nothing."""
+        begun_s, limit_s = self.clock(), self.node.config.warm_up.limit_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._all_rounds()
+            self.tell(Phase.WARM)
+            end = "warm"
+        except RefusedError as error:
+            end = "given_up"
+            with contextlib.suppress(GoneError):
+                self.tell(Phase.GIVEN_UP, str(error))
+        except TimeoutError:
+            end = "given_up"  # The core knows the limit too.
+        except GoneError:
+            end = "gone"
+        rounds = ",".join(f"{took_s:.2f}" for took_s in self.rounds_s)
+        took = f"{self.clock() - begun_s:.1f}"
+        _log.info(line("warm_up", engine=label(self.engine), end=end, took_s=took, rounds_s=rounds))
+
+    async def _all_rounds(self) -> None:
+        hello, settings = self.engine.hello, self.node.config.warm_up
+        assert hello is not None
+        models, _ = await self._patiently(self.client.models)
+        each = round_of(
+            models.base.id,
+            models.base.max_model_len or hello.max_model_len,
+            hello.max_num_batched_tokens,
+            settings,
+        )
+        short = min(each, key=lambda dummy: dummy.prompt_tokens)
+        await self._patiently(lambda: self.client.ask(short))  # Alone: which API there is.
+        for adapter in models.adapters[:MOST_ADAPTERS]:
+            with contextlib.suppress(RefusedError, FailedError):
+                await self.client.ask(short._replace(model=adapter))
+        while not settled(self.rounds_s, settings):
+            _, took_s = await self._patiently(lambda: self._at_once(each))
+            self.rounds_s.append(took_s)
+
+    async def _patiently(self, what: Callable[[], Awaitable[_Answer]]) -> tuple[_Answer, float]:
+        """Its answer and the seconds that took, once it does not fail. Raises `RefusedError`."""
+        while True:
+            begun_s = self.clock()
+            try:
+                answer = await what()
+            except FailedError as error:
+                self.tell(Phase.RUNNING, str(error))
+                await asyncio.sleep(PAUSE_S)
+            else:
+                took_s = self.clock() - begun_s
+                self.tell(Phase.RUNNING)
+                return answer, took_s
+
+    async def _at_once(self, dummies: Sequence[Dummy]) -> None:
+        asked = (self.client.ask(dummy) for dummy in dummies)
+        ends = await asyncio.gather(*asked, return_exceptions=True)
+        faults = [end for end in ends if end is not None]
+        for fault in sorted(faults, key=lambda fault: not isinstance(fault, RefusedError)):
+            raise fault
+
+
+def _key_in(file: str) -> str:
+    """The API key; empty where there is none, or where it cannot be read: the server will say."""
+    if not file:
+        return ""
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        _log.warning(line("api_key_file", file=file, why=error))
+        return ""
