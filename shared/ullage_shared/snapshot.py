@@ -19,6 +19,12 @@ from msgspec import Meta
 
 SCHEMA: Final = 1
 PATH: Final = "/v1/snapshots"
+WATCH: Final = "watch"
+"""Asks for the document a line at a time, as it changes. Who does not offer that sends it once."""
+INTERVAL: Final = "interval_ms"
+"""Beside it: a line is wanted this often at least; an empty one where nothing has changed."""
+LINES_TYPE: Final = "application/x-ndjson"
+"""The content type that says so."""
 
 Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -88,7 +94,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     url: Name
     """Where routers reach the server: `http://host:port`."""
     dp_rank: Count | None
-    """Sent as `X-data-parallel-rank`; null when the server has one engine."""
+    """Sent as `X-data-parallel-rank`; null when the server has one engine. Counted within the
+    server: less than the rank in `id` where several servers share the ranks of one model."""
     models: tuple[str, ...]
     """Served names; empty is unknown."""
     state: State

@@ -167,7 +167,12 @@ async def _tick(node: Node, kept: Kept, found: Readings, door: Door) -> None:
 async def _serving(node: Node, served: endpoints.Served) -> AsyncIterator[None]:
     registry = metrics.registry(node, served, VERSION, time.monotonic)
     app = endpoints.application(node, registry, served, VERSION, time.monotonic, time.time)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSE_WITHIN_S)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        shutdown_timeout=CLOSE_WITHIN_S,
+        handler_cancellation=True,  # Else one who watches is known to have gone at the next line.
+    )
     await runner.setup()
     try:
         address = parse_listen(node.config.listen)

@@ -1,6 +1,7 @@
 """What the sidecar answers, as pure functions, and the thin handlers that ask them.
 
 GET /v1/snapshots    the document; its ETag changes with its content, ages left out
+    ?watch           the same as it changes, a line each time (see `watch`)
 GET /v1/orca         the load of the node's only server, as an ORCA report; /v1/orca/NAME of one
 GET /healthz         200 as long as this process runs, and how many engines it hears
 GET /metrics         Prometheus
@@ -21,6 +22,7 @@ from ullage_sidecar.core.named import named, servers
 from ullage_sidecar.core.orca import report
 from ullage_sidecar.core.render import label
 from ullage_sidecar.node import Node, Published
+from ullage_sidecar.watch import Watched, Watchers
 
 JSON: Final = "application/json"
 ORCA_PATH: Final = "/v1/orca"
@@ -43,6 +45,7 @@ class Served:
     not_modified: int = 0
     agent_checks: int = 0
     agent_checks_misnamed: int = 0
+    watched: Watched = field(default_factory=Watched)
 
 
 def snapshots(published: Published, if_none_match: str | None) -> Answer:
@@ -90,8 +93,14 @@ def application(
     wall: Callable[[], float],
 ) -> web.Application:
     """The HTTP side of the process."""
+    watchers = Watchers(node, served.watched, clock, wall)
 
-    async def get_snapshots(request: web.Request) -> web.Response:
+    async def let_go(_: web.Application) -> None:
+        watchers.close()
+
+    async def get_snapshots(request: web.Request) -> web.StreamResponse:
+        if snapshot.WATCH in request.query:
+            return await watchers.answer(request)
         answer = snapshots(node.published(clock(), wall()), request.headers.get("If-None-Match"))
         if answer.status == 304:
             served.not_modified += 1
@@ -109,6 +118,7 @@ def application(
         return _response(metrics(registry))
 
     app = web.Application()
+    app.on_shutdown.append(let_go)
     app.router.add_get(snapshot.PATH, get_snapshots)
     app.router.add_get(ORCA_PATH, get_orca)
     app.router.add_get(f"{ORCA_PATH}/{{name}}", get_orca)

@@ -57,6 +57,8 @@ class Identity:
             started_s=self._started_s,
             engine_index=self._engine_index,
             data_parallel_size=self._count("parallel_config.data_parallel_size") or 1,
+            first_rank=self._first_rank(),
+            ranks_here=self._ranks_here(),
             models=self._models(),
             total_blocks=self._total_blocks(),
             block_size=self._count("cache_config.block_size"),
@@ -82,20 +84,37 @@ class Identity:
     def _engines_summed(self) -> int | None:
         """Over how many engines vLLM added up `num_gpu_blocks`: those this front end waited for.
 
-        All of them, or with an external or hybrid balancer those of this node; but before vLLM
-        0.20 the front end of rank 0 waited for all in any case (`sums_own_engines` is False).
+        They are those of this server; but before vLLM 0.20 the front end of rank 0 waited for all
+        in any case (`sums_own_engines` is False).
         """
-        if self._read("parallel_config.data_parallel_rank_local") is not None:
-            return 1  # the offline mode, one process per rank
-        size = self._count("parallel_config.data_parallel_size")
-        if not (
+        if self._balanced_outside() and not self._sums_own_engines and self._first_rank() == 0:
+            return self._count("parallel_config.data_parallel_size")
+        return self._ranks_here() or self._count("parallel_config.data_parallel_size")
+
+    def _ranks_here(self) -> int | None:
+        if self._is_offline():
+            return 1
+        if self._balanced_outside():
+            return self._count("parallel_config.data_parallel_size_local")
+        return None
+
+    def _first_rank(self) -> int:
+        if self._is_offline():
+            return self._engine_index
+        if self._balanced_outside():
+            return self._count("parallel_config.data_parallel_rank") or 0
+        return 0
+
+    def _is_offline(self) -> bool:
+        """One process per rank, none of which serves."""
+        return self._read("parallel_config.data_parallel_rank_local") is not None
+
+    def _balanced_outside(self) -> bool:
+        """Are there several servers, each with some of the ranks?"""
+        return not self._is_offline() and bool(
             self._read("parallel_config.data_parallel_external_lb")
             or self._read("parallel_config.data_parallel_hybrid_lb")
-        ):
-            return size
-        if not self._sums_own_engines and self._count("parallel_config.data_parallel_rank") == 0:
-            return size
-        return self._count("parallel_config.data_parallel_size_local")
+        )
 
     def _count(self, path: str) -> int | None:
         """Read a whole number ≥ 0. None: vLLM does not say (yet)."""

@@ -220,6 +220,7 @@ class NodeCollector(Collector):
         agent.add_metric(("yes",), self._served.agent_checks)
         agent.add_metric(("no",), self._served.agent_checks_misnamed)
         yield agent
+        yield from self._watched()
         yield CounterMetricFamily(
             f"{PREFIX}snapshot_renders", "Documents rendered.", self._node.renders
         )
@@ -245,6 +246,28 @@ class NodeCollector(Collector):
             if scrapes.last_s is not None:
                 took.add_metric((name,), scrapes.last_s)
         yield from (made, failed, took)
+
+    def _watched(self) -> Iterator[Metric]:
+        watched = self._served.watched
+        yield GaugeMetricFamily(
+            f"{PREFIX}snapshot_watchers", "Who watches the document now.", watched.now
+        )
+        lines = CounterMetricFamily(
+            f"{PREFIX}snapshot_lines",
+            "Lines sent to those who watch: a document, or that it is unchanged.",
+            labels=("kind",),
+        )
+        lines.add_metric(("document",), watched.documents)
+        lines.add_metric(("unchanged",), watched.unchanged)
+        yield lines
+        dropped = CounterMetricFamily(
+            f"{PREFIX}snapshot_watchers_dropped",
+            "Those cut off because they took nothing, and those that were too many.",
+            labels=("why",),
+        )
+        dropped.add_metric(("stalled",), watched.stalled)
+        dropped.add_metric(("refused",), watched.refused)
+        yield dropped
 
 
 def _sources(engines: Sequence[Judged]) -> Metric:

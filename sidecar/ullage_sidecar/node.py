@@ -6,8 +6,8 @@ core folds. Nothing here knows sockets, HTTP or clocks.
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
@@ -16,6 +16,7 @@ from ullage_shared.snapshot import SCHEMA, Document, Snapshot, encode
 from ullage_sidecar.channel import DatagramError, decode_all
 from ullage_sidecar.config import Config
 from ullage_sidecar.core.assess import Assessment, assess
+from ullage_sidecar.core.change import Mark, mark, moved
 from ullage_sidecar.core.engine import (
     SILENT_AFTER_S,
     Drain,
@@ -60,6 +61,8 @@ class Published:
     """Grows with every change of the document's content, over restarts too."""
     replicas: tuple[Snapshot, ...]
     body: bytes
+    marks: Mapping[Key, Mark] = field(default_factory=dict)
+    """The engines as they were then."""
 
 
 @dataclass(slots=True)
@@ -103,6 +106,8 @@ class Node:
         """Dummy requests of each server's warm-ups, by how they ended."""
         self.scrapes = {entry.name: Scrapes() for entry in config.engine}
         self.renders = 0
+        self.tell: Callable[[], None] | None = None
+        """Called whenever something has come in that may be a change. May be set at any time."""
         self._since_s = now_s
         self._places = {entry.name: place for place, entry in enumerate(config.engine)}
         self._engines: dict[Key, Engine] = {}
@@ -146,6 +151,7 @@ class Node:
         self._heard_bytes += len(datagrams)
         if self._heard_bytes >= BATCH_BYTES:
             self._settle()
+        self._tell()
 
     def plugin_speaks(self, name: str, now_s: float) -> bool:
         """Was the plugin of a server heard lately, or may it still be heard for the first time?"""
@@ -165,6 +171,7 @@ class Node:
             self._hear_reading(event, now_s)
         else:
             self._hear_hello(event, now_s)
+        self._tell()
 
     def unread(self, name: str, why: str, now_s: float) -> None:
         """Take in that a server's `/metrics` cannot be read."""
@@ -183,6 +190,7 @@ class Node:
             if key[0] == name:
                 self._engines[key] = fold(engine, probe, now_s)
         self._forget_former(name, now_s)
+        self._tell()
 
     def _forget_former(self, name: str, now_s: float) -> None:
         """Of a server that was gone, and answers again without its plugin, nothing is known: not
@@ -256,6 +264,11 @@ class Node:
         """What has just been decided is to be seen at once."""
         if self._published is not None:
             self._published = replace(self._published, at_s=-inf)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.tell is not None:
+            self.tell()
 
     def published(self, now_s: float, wall_s: float) -> Published:
         """The document of now, or the last one if that is younger than `RENDER_EVERY_S`."""
@@ -268,8 +281,17 @@ class Node:
             seq = last.seq if _same(last.replicas, replicas) else max(seq, last.seq + 1)
         body = encode(Document(schema=SCHEMA, node=self.config.node, replicas=replicas))
         self.renders += 1
-        self._published = Published(now_s, seq, replicas, body)
+        marks = {key: mark(engine) for key, engine in self._engines.items()}
+        self._published = Published(now_s, seq, replicas, body, marks)
         return self._published
+
+    def moved(self, since: Published) -> bool:
+        """Do the engines say anything that those who have this document should know at once?"""
+        self._settle()
+        engines, marks = self._engines, since.marks
+        return engines.keys() != marks.keys() or any(
+            moved(then, engines[key]) for key, then in marks.items()
+        )
 
     def assessed(self, now_s: float) -> Iterator[tuple[Engine, Assessment]]:
         """Every engine and its judgement, by place in the configuration, then by rank."""
@@ -315,8 +337,9 @@ class Node:
         if hello.name not in self._places:
             self._turn_away(hello, now_s)
             return
-        if not hello.engine_index < hello.data_parallel_size <= MAX_RANKS:
+        if not hello.first_rank <= hello.engine_index < hello.data_parallel_size <= MAX_RANKS:
             fault = f"rank {hello.engine_index} of {hello.data_parallel_size}"
+            fault += f", from {hello.first_rank} on" if hello.first_rank else ""
             self._refuse(DatagramError(f"hello: {fault}"), now_s)
             return
         key = (hello.name, hello.engine_index)

@@ -22,7 +22,7 @@ import aiohttp
 from ullage_shared.log import line
 from ullage_sidecar.core.dummies import Dummy, round_of
 from ullage_sidecar.core.engine import Engine
-from ullage_sidecar.core.render import label
+from ullage_sidecar.core.render import asked_for_as, label
 from ullage_sidecar.core.warmup import Phase, Progress, settled
 from ullage_sidecar.dummy_client import DummyClient, FailedError, RefusedError
 from ullage_sidecar.node import Key, Node
@@ -67,12 +67,11 @@ class Warmer:
     def _of(self, key: Key, engine: Engine) -> "_WarmUp":
         assert engine.hello is not None  # A cold engine has spoken.
         entry = next(entry for entry in self._node.config.engine if entry.name == engine.name)
-        several = engine.hello.data_parallel_size > 1
         client = DummyClient(
             self._session,
             entry.url,
             api_key=_key_in(entry.api_key_file),
-            rank=engine.rank if several else None,
+            rank=asked_for_as(engine),
             version=self._version,
             name=label(engine),
             rng=Random(engine.hello.boot_id),

@@ -73,6 +73,7 @@ def test_a_reading_reaches_the_snapshot_of_its_engine(node):
         datagram(0, b"[]"),
         datagram(0, b"[" * 16_000),
         encode_hello(replace(HELLO, engine_index=3, data_parallel_size=2)),
+        encode_hello(replace(HELLO, engine_index=1, data_parallel_size=4, first_rank=2)),
         encode_hello(replace(HELLO, engine_index=5000, data_parallel_size=10_000)),
         encode_hello(replace(HELLO, boot_id="")),
         encode_hello(replace(HELLO, models=("\ud800",))),
@@ -360,3 +361,41 @@ def test_a_drain_lasts_though_sidecars_die_before_they_have_heard_all_ranks(node
         published(anew, T + 2.0)
         drains = anew.drains
     assert drains == {("b", rank): Drain("boot-1") for rank in range(2)}
+
+
+def test_who_wants_to_be_told_is_told_of_all_that_comes_in(node):
+    told = []
+    node.tell = lambda: told.append(len(told))
+    node.hear(encode_hello(HELLO), T)
+    node.probed("b", Probe(None), T)
+    node.drain("b", T)
+    node.undrain("b", T)
+    published(node, T)
+    assert len(told) == 4
+    node.tell = None
+    node.hear(step(1, 5, T), T)
+
+
+def test_a_node_has_moved_once_an_engine_has_or_there_is_another(node):
+    node.hear(encode_hello(HELLO), T)
+    node.hear(step(1, 5, T), T)
+    document = published(node, T)
+    assert not node.moved(document)
+    node.hear(step(1, 6, T + 1.0, running=3), T + 1.0)
+    assert node.moved(document)
+    document = published(node, T + 1.0)
+    assert not node.moved(document)
+    rank_1 = replace(HELLO, sender=9, engine_index=1, data_parallel_size=2)
+    node.hear(encode_hello(rank_1), T + 2.0)
+    assert node.moved(document)
+    assert not node.moved(published(node, T + 2.0))
+
+
+def test_what_was_rendered_a_moment_ago_does_not_hide_what_came_since(node):
+    node.hear(encode_hello(HELLO), T)
+    node.hear(step(1, 5, T), T)
+    published(node, T)
+    node.hear(step(1, 6, T + 0.001, running=3), T + 0.001)
+    kept = published(node, T + RENDER_EVERY_S / 2.0)
+    assert kept.at_s == T
+    assert node.moved(kept)

@@ -305,7 +305,7 @@ class Exchange:
             self._proxy.router.failed(self._replica, failure, problem)
             late = failure is Failure.TIMEOUT
             refusal = (replica_late if late else replica_failed)(self._called, problem.rstrip("."))
-            why_not = self._elsewhere()
+            why_not = self._elsewhere(server_gone=not late)
             if why_not is not None:
                 full = why_not is Why.FULL
                 self.refuse(self._proxy.waiting.second_try_refused() if full else refusal)
@@ -359,16 +359,23 @@ class Exchange:
         """The replica, as the client may know it."""
         return f"Replica {self._replica.id}" if self._proxy.name_replica else "A replica"
 
-    def _elsewhere(self) -> Why | None:
-        """Try another replica, if there is one and the budget allows; else: why not."""
+    def _elsewhere(self, *, server_gone: bool = False) -> Why | None:
+        """Try another replica, if there is one and the budget allows; else: why not.
+
+        The other ranks of a server that is gone are no way out, unless there is no other server.
+        """
         router, budget = self._proxy.router, self._proxy.budget
-        if len(self._tried) >= _MOST_REPLICAS or router.fleet.replicas.keys() <= set(self._tried):
+        replicas, tried = router.fleet.replicas, set(self._tried)
+        if len(tried) >= _MOST_REPLICAS or replicas.keys() <= tried:
             return Why.NO_REPLICA
+        if server_gone and self._replica.dp_rank is not None:
+            with_it = {key for key, replica in replicas.items() if replica.url == self._replica.url}
+            tried = tried if replicas.keys() <= with_it else with_it
         now_s = router.now_s()
         if not budget.allows(now_s):
             router.tries_denied += 1
             return Why.NO_REPLICA
-        decision = router.choose(self._ask, self._tried, self._id)
+        decision = router.choose(self._ask, tried, self._id)
         if decision.replica is None:
             return decision.why
         budget.spend(now_s)

@@ -13,6 +13,10 @@ warm-up, `Woken` from the sidecar's own clock. Rules
 * A sender repeats hello and last step every second. One that repeats its hello alone has made no
   step yet, so an engine none of whose senders ever told a step has been idle since it started;
   unless one of them was told of tokens. Then vLLM hides the steps, and the signals are unknown.
+* Steps are ordered by when API processes recorded them, and one may be late (it was answering a
+  scrape): then the last step, that of the idle engine, seems older than the one before. So work is
+  not believed of an engine that has made no step since, when one of its processes saw it idle last,
+  less than `LATE_S` before: an engine with work goes on.
 * A drain ends with the incarnation that it was meant for: a server that starts anew is wanted. Of
   one whose plugin never spoke, `/health` tells: it was gone, and it answers.
 
@@ -21,7 +25,7 @@ The values made anew for every step are named tuples: a frozen dataclass takes f
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import inf
+from math import inf, nextafter
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -63,6 +67,8 @@ MAX_SENDERS: Final = 64
 SILENT_AFTER_S: Final = 3.0
 NO_STEP_AFTER_S: Final = 0.9
 """A hello repeated for this long without a step beside it: none was made."""
+LATE_S: Final = 1.0
+"""One API process may record a step this much later than another one its successor."""
 
 
 class Sender(NamedTuple):
@@ -293,7 +299,7 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
     sender = engine.senders.get(reading.sender)
     if sender is None:
         return engine
-    before, counts, health = sender.step, engine.counts, engine.health
+    before, counts, health, at_s = sender.step, engine.counts, engine.health, reading.at_s
     speeds = engine.speeds
     if before is None:
         before = _baseline(engine, reading)
@@ -307,6 +313,8 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
     elif reading.seq == before.seq:
         counts = counts.with_heartbeat(before, reading)
         speeds = speeds.with_tokens(before, reading)
+        if _was_the_last(engine.signals, reading, now_s):
+            at_s = nextafter(engine.signals.stepped_at_s or 0.0, inf)
     else:
         return engine
     said_s = now_s
@@ -322,7 +330,7 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
         engine.rank,
         engine.since_s,
         engine.signals.with_step(
-            reading.running, reading.waiting, reading.kv_usage, min(reading.at_s, now_s)
+            reading.running, reading.waiting, reading.kv_usage, min(at_s, now_s)
         ),
         engine.hello,
         engine.started_s,
@@ -339,6 +347,18 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
         engine.alias,
         engine.handed_over,
         learned,
+    )
+
+
+def _was_the_last(signals: Signals, repeated: Reading, now_s: float) -> bool:
+    """Is this the engine's last step, though another one was recorded later?"""
+    stepped_at_s = signals.stepped_at_s
+    return (
+        stepped_at_s is not None
+        and now_s - stepped_at_s >= NO_STEP_AFTER_S
+        and signals.has_work()
+        and repeated.running == repeated.waiting == 0
+        and stepped_at_s - repeated.at_s <= LATE_S
     )
 
 

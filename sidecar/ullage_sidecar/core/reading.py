@@ -36,6 +36,11 @@ class Hello:
     engine_index: int = 0
     """Data-parallel rank of the engine, 0 .. `data_parallel_size` - 1."""
     data_parallel_size: int = 1
+    first_rank: int = 0
+    """The lowest rank that this server has itself; it counts its engines from there."""
+    ranks_here: int | None = None
+    """How many ranks this server has itself. `None`: all. With vLLM's external or hybrid balancing
+    the others belong to other servers."""
     models: tuple[str, ...] = ()
     total_blocks: int | None = None
     """KV blocks of *this* engine (vLLM sums them over data-parallel engines)."""

@@ -54,7 +54,7 @@ def render(engine: Engine, judged: Assessment, *, node: str, url: str, wall_s: f
     return Snapshot(
         id=identity(engine, node),
         url=url,
-        dp_rank=engine.rank if hello and hello.data_parallel_size > 1 else None,
+        dp_rank=asked_for_as(engine),
         models=hello.models if hello else (),
         state=judged.state,
         reason=judged.reason,
@@ -88,6 +88,15 @@ def sequenced(fresh: Snapshot, last: Snapshot | None, now_s: float) -> Snapshot:
     same = msgspec.structs.replace(fresh, seq=last.seq, ts=last.ts) == last
     seq = last.seq if same else max(now_ms, last.seq + 1)
     return msgspec.structs.replace(fresh, seq=seq)
+
+
+def asked_for_as(engine: Engine) -> int | None:
+    """What its server knows this engine by: its place among the server's own. `None`: it has no
+    other, and needs no name."""
+    hello = engine.hello
+    if hello is None or (hello.ranks_here or hello.data_parallel_size) == 1:
+        return None
+    return engine.rank - hello.first_rank
 
 
 def _scores(capacities: Mapping[RequestClass, float]) -> Scores:

@@ -13,6 +13,7 @@ from ullage_router.core.fleet import (
     fleet_of,
     forget,
     hear,
+    key_of,
     learn_models,
     relist,
     vouch,
@@ -273,6 +274,20 @@ events = st.one_of(
 )
 
 
+def assert_as_if_made_anew(fleet: Fleet) -> None:
+    """What only some of it was changed for is what all of it would have become."""
+    anew = relist(fleet, fleet.listed)
+    assert anew == fleet
+    assert list(anew.replicas) == list(fleet.replicas)
+
+
+def test_one_who_takes_over_a_replica_and_drops_its_own_leaves_nothing_behind() -> None:
+    fleet = heard(snapshot(A))
+    fleet = heard(snapshot(B), fleet=fleet, source=TWO)
+    fleet = heard(snapshot(B, seq=2), fleet=fleet, now_s=1.0 + 2.0 * OWNED_S)
+    assert list(fleet.replicas) == [B]
+
+
 @settings(deadline=None, max_examples=100)
 @given(st.sets(st.sampled_from([A, B])), st.lists(events, max_size=12))
 def test_whatever_is_heard_the_fleet_stays_sound(
@@ -286,6 +301,8 @@ def test_whatever_is_heard_the_fleet_stays_sound(
             fleet, _ = hear(fleet, name, document(*published), float(now_s))
             mine = {r.key for r in fleet.replicas.values() if r.source == name}
             assert len(mine) <= len(published)
+            assert mine <= {key_of(s.url.rstrip("/"), s.dp_rank) for s in published}
+            assert_as_if_made_anew(fleet)
         elif event == "vouch":
             fleet = vouch(fleet, name, float(now_s))
         elif event == "forget":

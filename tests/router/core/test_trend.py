@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 
 from snapshots import document, snapshot
 from ullage_router.core.fleet import Fleet, fleet_of, hear, vouch
-from ullage_router.core.trend import AHEAD_S, FLAT, HELD_S, LEAST, Trend, factor, follow, held
+from ullage_router.core.trend import (
+    AHEAD_S,
+    FLAT,
+    HELD_S,
+    LEAST,
+    STEP_S,
+    Trend,
+    factor,
+    follow,
+    held,
+)
 
 INTERVAL_S = 0.5
 A, SIDECAR = "http://a:8000", "http://sidecar:9400"
@@ -45,6 +55,24 @@ def test_how_often_snapshots_come_does_not_change_the_answer() -> None:
     seldom = after(0.9, 0.8, 0.7, interval_s=1.0)
     often = after(0.9, 0.85, 0.8, 0.75, 0.7, interval_s=0.5)
     assert factor(seldom) == pytest.approx(factor(often))
+
+
+def test_what_is_pushed_all_the_time_is_judged_as_what_is_asked_for() -> None:
+    asked = after(0.9, 0.8, 0.7, interval_s=0.5)
+    pushed = after(*(0.9 - 0.004 * n for n in range(51)), interval_s=0.02)
+    assert factor(pushed) == pytest.approx(factor(asked), abs=0.02)
+
+
+def test_falls_in_quick_succession_are_one_fall_and_rises_end_nothing() -> None:
+    assert factor(after(0.9, 0.8, 0.7, 0.6, interval_s=0.02)) == 1.0
+    trend = after(0.9, 0.8, 0.7)
+    assert follow(trend, 0.71, trend.to_s + STEP_S / 2.0) is trend
+    assert factor(follow(trend, 0.71, trend.to_s + STEP_S)) == 1.0
+
+
+@pytest.mark.parametrize(("later_s", "falls"), [(STEP_S, 1), (nextafter(STEP_S, 0.0), 0)])
+def test_a_step_is_a_quarter_of_a_second_or_more(later_s: float, falls: int) -> None:
+    assert follow(Trend(0, 0.7, 0.0, 0.7, 0.0), 0.6, later_s).falls == falls
 
 
 def test_a_replica_is_weighted_down_before_it_is_full() -> None:

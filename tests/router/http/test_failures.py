@@ -28,6 +28,7 @@ from ullage_router.config import Limits
 from ullage_router.core.breaker import BreakerPolicy, struck
 from ullage_router.core.fleet import fleet_of, hear
 from ullage_router.core.queue import QueuePolicy
+from ullage_shared.snapshot import Snapshot
 
 ASK = request(body=b'{"prompt": "x"}')
 WELL = answering(response(b"well"))
@@ -149,6 +150,33 @@ async def test_a_third_replica_is_never_tried() -> None:
         assert (answer.status, answer.error["code"]) == (502, "replica_failed")
         assert sorted([a.connections, b.connections, c.connections]) == [0, 1, 1]
         assert [d.second_try for d in plane.router.recent] == [False, True]
+
+
+def ranks_of(url: str, count: int, score: float) -> list[Snapshot]:
+    return [snapshot(url, score, id=f"{url}:{rank}", dp_rank=rank) for rank in range(count)]
+
+
+@pytest.mark.parametrize("dead", [None, dies], ids=["refuses", "closes"])
+async def test_the_other_ranks_of_a_server_that_is_gone_are_not_tried_instead(
+    dead: Script | None,
+) -> None:
+    async with Backend(dead or WELL) as gone, Backend(WELL) as well:
+        gone_url = gone.url if dead else refusing_url()
+        ranks = document(*ranks_of(gone_url, 8, 1.0), *ranks_of(well.url, 1, 0.3))
+        fleet, _ = hear(fleet_of([]), "http://sidecar:9400", ranks, 1e9)
+        async with data_plane(fleet=fleet) as plane:
+            answers = [await ask(plane) for _ in range(20)]
+            assert {a.body for a in answers} == {b"well"}
+            assert plane.router.second_tries >= 4
+
+
+async def test_another_rank_is_tried_where_there_is_no_other_server() -> None:
+    async with Backend(dies) as lone:
+        ranks = document(*ranks_of(lone.url, 2, 1.0))
+        fleet, _ = hear(fleet_of([]), "http://sidecar:9400", ranks, 1e9)
+        async with data_plane(fleet=fleet) as plane:
+            assert (await ask(plane)).status == 502
+            assert lone.connections == 2
 
 
 async def test_a_replica_that_refuses_and_no_other_is_asked_again_next_time() -> None:

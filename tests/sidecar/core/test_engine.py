@@ -81,6 +81,45 @@ def test_of_two_api_processes_the_newest_step_wins_and_counts_add_up():
     assert (engine.counts.received, engine.counts.heartbeats) == (2, 1)
 
 
+LAST = replace(STEP, sender=9, seq=1, at_s=1000.125, running=0, waiting=0, kv_usage=0.0)
+
+
+def late(by_s):
+    """An idle engine: the other process has recorded the step before the last one this late."""
+    step = replace(STEP, at_s=LAST.at_s + by_s)
+    said = ((OLD, 1000.0), (replace(OLD, sender=9), 1000.0), (LAST, 1000.2), (step, step.at_s))
+    return after(*said), step
+
+
+def test_a_step_recorded_late_does_not_make_an_idle_engine_hung():
+    """Seen with vLLM: two API processes, one scraped; then "1 running" for ever."""
+    engine, step = late(by_s=0.05)
+    assert gauges(engine) == (3, 1, 0.75)
+    engine = after((LAST, 1001.2), (step, 1001.2), (LAST, 1002.2), (step, 1002.2), engine=engine)
+    assert gauges(engine) == (0, 0, 1.0)
+    again = replace(STEP, seq=41, at_s=1002.3)
+    assert gauges(after((again, 1002.3), (LAST, 1003.2), engine=engine)) == (3, 1, 0.75)
+
+
+@pytest.mark.parametrize(("by_s", "idle"), [(1.0, True), (1.1, False)])
+def test_a_process_that_has_long_been_idle_says_nothing_of_the_others_work(by_s, idle):
+    engine, step = late(by_s)
+    engine = after((LAST, 1010.0), (step, 1010.0), engine=engine)
+    assert engine.signals.has_work() is not idle
+
+
+@pytest.mark.parametrize(("after_s", "idle"), [(0.8, False), (1.0, True)])
+def test_work_is_believed_until_the_next_step_is_overdue(after_s, idle):
+    engine, step = late(by_s=0.05)
+    engine = after((LAST, step.at_s + after_s), engine=engine)
+    assert engine.signals.has_work() is not idle
+
+
+def test_of_one_process_the_last_word_is_the_last():
+    engine = after((OLD, 1000.0), (STEP, 1000.1), (STEP, 1001.1), (STEP, 1002.1))
+    assert gauges(engine) == (3, 1, 0.75)
+
+
 def test_a_new_boot_starts_afresh_but_for_its_counters():
     engine = after((OLD, 1000.0), (Probe(None), 1000.0), (STEP, 1000.1), (YOUNG, 1101.0))
     assert engine.hello == YOUNG

@@ -83,6 +83,18 @@ def test_several_engines_of_one_server_are_told_apart_by_rank():
     assert (snapshot.id, snapshot.dp_rank) == ("gpu-03/vllm:1", 1)
 
 
+@pytest.mark.parametrize(
+    ("first", "here", "asked_for_as"),
+    [(0, None, 3), (2, 2, 1), (3, 1, None), (0, 4, 3)],
+    ids=["all here", "hybrid", "external", "hybrid of one node"],
+)
+def test_a_server_counts_its_own_ranks_only(first, here, asked_for_as):
+    """vLLM answers 400 to a rank that another server has."""
+    rank_3 = replace(HELLO, engine_index=3, data_parallel_size=4, first_rank=first, ranks_here=here)
+    snapshot = rendered(engine_after(rank_3, STEP, rank=3))
+    assert (snapshot.id, snapshot.dp_rank) == ("gpu-03/vllm:3", asked_for_as)
+
+
 def test_a_server_never_heard_of_has_a_boot_id_of_its_own():
     snapshot = rendered(engine_after())
     assert snapshot.boot_id.startswith(UNHEARD)

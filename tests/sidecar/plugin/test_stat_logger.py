@@ -264,6 +264,10 @@ def test_blocks_are_of_one_engine_out_of_eight_of_100_blocks(
 
     hello = listener.hello()
     assert (hello.total_blocks, hello.engine_index, hello.data_parallel_size) == (100, rank, 8)
+    assert (hello.first_rank, hello.ranks_here) == (
+        rank,
+        balancing.get("data_parallel_size_local", 1 if balancing else None),
+    )
     del logger
 
 

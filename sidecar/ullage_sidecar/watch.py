@@ -1,0 +1,220 @@
+"""`GET /v1/snapshots?watch`: the document, a line at a time, to whoever holds the connection.
+
+A line comes at once, then on a change (see `core.change`), and at least every `interval_ms`; never
+two within `RENDER_EVERY_S`. An empty line says that nothing but `ts` has changed since the line
+before. That `watch` is there is what counts, not its value; a parameter that is unknown is ignored.
+
+Rules
+* A line is made when it can be taken. Who is slow gets the newest, late, and never a backlog: one
+  line is in our hands, and little of it in the kernel's.
+* Who has not taken a line within `STALLED_S` is cut off.
+* However many watch, a document is rendered once for all of them.
+* The engines are looked at after something has come in, and no more often than `LOOK_EVERY_S`;
+  while nobody watches, not at all.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+
+from ullage_shared.log import Seldom, line
+from ullage_shared.snapshot import INTERVAL, LINES_TYPE
+from ullage_sidecar.node import RENDER_EVERY_S, Node, Published
+
+MOST: Final = 256
+"""Watchers at a time; one more is refused. Each is a connection, and a line in memory at most."""
+STALLED_S: Final = 5.0
+GOODBYE_S: Final = 0.2
+LOOK_EVERY_S: Final = 0.01
+INTERVAL_MS: Final = 500
+LEAST_MS: Final = 20
+MOST_MS: Final = 60_000
+_UNSENT_BYTES: Final = 4096
+"""What the kernel takes of a line before the peer has room for it."""
+
+_log = logging.getLogger("ullage.sidecar")
+
+
+@dataclass(slots=True)
+class Watched:
+    """What became of those who watch."""
+
+    now: int = 0
+    documents: int = 0
+    """Lines with a document."""
+    unchanged: int = 0
+    """Empty lines."""
+    stalled: int = 0
+    """Watchers cut off because they took nothing."""
+    refused: int = 0
+    """Watchers too many."""
+
+
+def interval_s(query: Mapping[str, str]) -> float:
+    """How often a watcher wants a line at least. Raises `ValueError`, whose words are for it."""
+    text = query.get(INTERVAL, str(INTERVAL_MS))
+    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else -1
+    if not LEAST_MS <= value <= MOST_MS:
+        wanted = f"wanted a whole number from {LEAST_MS} to {MOST_MS}"
+        raise ValueError(f"{INTERVAL} = {text!r}: {wanted}")
+    return value / 1000.0
+
+
+class Watchers:
+    """All that watch, and what wakes them."""
+
+    def __init__(
+        self,
+        node: Node,
+        counts: Watched,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._node = node
+        self._counts = counts
+        self._clock = clock
+        self._wall = wall
+        self._watchers: dict[asyncio.Event, asyncio.WriteTransport] = {}
+        """Each with what wakes it."""
+        self._told: Published | None = None
+        """What a change is a change from."""
+        self._looked_s = 0.0
+        self._look: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._seldom = Seldom()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Serve one watcher until it goes, stalls, or `close` is called."""
+        try:
+            interval = interval_s(request.query)
+        except ValueError as error:
+            return web.Response(status=400, text=f"{error}\n")
+        if len(self._watchers) >= MOST or self._closed:
+            self._counts.refused += 1
+            return web.Response(status=503, text=f"wanted no more than {MOST} watchers: poll\n")
+        headers = {"Content-Type": LINES_TYPE, "Cache-Control": "no-store"}
+        response = web.StreamResponse(headers=headers)
+        response.force_close()
+        transport = request.transport
+        if request.method == "HEAD" or transport is None:
+            return response
+        _hold_little(transport)
+        with contextlib.suppress(ConnectionError), self._watching(transport) as woken:
+            await response.prepare(request)
+            await self._stream(request, response, woken, interval)
+            await _say_goodbye(response, transport)
+        return response
+
+    def close(self) -> None:
+        """Let all of them go; at once those that take nothing."""
+        self._closed = True
+        for woken, transport in self._watchers.items():
+            woken.set()
+            if transport.get_write_buffer_size():
+                transport.abort()
+
+    @contextlib.contextmanager
+    def _watching(self, transport: asyncio.WriteTransport) -> Iterator[asyncio.Event]:
+        woken = asyncio.Event()
+        self._watchers[woken] = transport
+        self._counts.now = len(self._watchers)
+        self._node.tell = self._look_soon
+        try:
+            yield woken
+        finally:
+            del self._watchers[woken]
+            self._counts.now = len(self._watchers)
+            if not self._watchers:
+                self._node.tell = self._told = None
+
+    async def _stream(
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        woken: asyncio.Event,
+        interval: float,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        last: Published | None = None
+        while not self._closed:
+            woken.clear()
+            timer = loop.call_later(interval, woken.set)
+            try:
+                now = self._node.published(self._clock(), self._wall())
+                self._told = self._told or now
+                if last is not None and now.seq == last.seq:
+                    await _send(request, response, b"\n")
+                    self._counts.unchanged += 1
+                else:
+                    await _send(request, response, now.body + b"\n")
+                    self._counts.documents += 1
+                last = now
+                await asyncio.sleep(RENDER_EVERY_S)
+                await woken.wait()
+            except TimeoutError:
+                self._cut_off(request)
+                return
+            finally:
+                timer.cancel()
+
+    def _cut_off(self, request: web.Request) -> None:
+        self._counts.stalled += 1
+        if request.transport is not None:
+            request.transport.abort()
+        if self._seldom.allows(self._clock()):
+            why = f"took nothing for {STALLED_S:g} s"
+            _log.warning(line("watcher_cut_off", peer=request.remote, why=why))
+
+    def _look_soon(self) -> None:
+        """Something has come in: look at it, and at what else comes by then."""
+        if self._look is None:
+            self._look_at(self._looked_s + LOOK_EVERY_S)
+
+    def _look_at(self, due_s: float) -> None:
+        # A loop's timers are as fine as a millisecond, and may come early by that.
+        delay_s = max(0.0, due_s - self._clock())
+        self._look = asyncio.get_running_loop().call_later(delay_s, self._look_now)
+
+    def _look_now(self) -> None:
+        self._look = None
+        self._looked_s = now_s = self._clock()
+        told = self._told
+        if told is None or not self._node.moved(told):
+            return
+        published = self._node.published(now_s, self._wall())
+        if self._node.moved(published):  # It was rendered before this came in.
+            self._look_at(published.at_s + RENDER_EVERY_S)
+            return
+        self._told = published
+        for woken in self._watchers:
+            woken.set()
+
+
+async def _send(request: web.Request, response: web.StreamResponse, text: bytes) -> None:
+    """Send, and wait until the kernel has it all. Raises `TimeoutError`, `ConnectionError`."""
+    async with asyncio.timeout(STALLED_S):
+        await response.write(text)
+        await request.writer.drain()
+
+
+async def _say_goodbye(response: web.StreamResponse, transport: asyncio.WriteTransport) -> None:
+    """End the answer as an answer ends, unless that would keep us. Raises `ConnectionError`."""
+    try:
+        async with asyncio.timeout(GOODBYE_S):
+            await response.write_eof()
+    except TimeoutError:
+        transport.abort()
+
+
+def _hold_little(transport: asyncio.WriteTransport) -> None:
+    """A line that cannot go must not wait behind others, in our memory or in the kernel's."""
+    transport.set_write_buffer_limits(high=0)
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
