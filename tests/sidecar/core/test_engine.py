@@ -81,12 +81,12 @@ def test_of_two_api_processes_the_newest_step_wins_and_counts_add_up():
     assert (engine.counts.received, engine.counts.heartbeats) == (2, 1)
 
 
-LAST = replace(STEP, sender=9, seq=1, at_s=1000.125, running=0, waiting=0, kv_usage=0.0)
+LAST = STEP._replace(sender=9, seq=1, at_s=1000.125, running=0, waiting=0, kv_usage=0.0)
 
 
 def late(by_s):
     """An idle engine: the other process has recorded the step before the last one this late."""
-    step = replace(STEP, at_s=LAST.at_s + by_s)
+    step = STEP._replace(at_s=LAST.at_s + by_s)
     said = ((OLD, 1000.0), (replace(OLD, sender=9), 1000.0), (LAST, 1000.2), (step, step.at_s))
     return after(*said), step
 
@@ -97,7 +97,7 @@ def test_a_step_recorded_late_does_not_make_an_idle_engine_hung():
     assert gauges(engine) == (3, 1, 0.75)
     engine = after((LAST, 1001.2), (step, 1001.2), (LAST, 1002.2), (step, 1002.2), engine=engine)
     assert gauges(engine) == (0, 0, 1.0)
-    again = replace(STEP, seq=41, at_s=1002.3)
+    again = STEP._replace(seq=41, at_s=1002.3)
     assert gauges(after((again, 1002.3), (LAST, 1003.2), engine=engine)) == (3, 1, 0.75)
 
 
