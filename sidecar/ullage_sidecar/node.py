@@ -108,6 +108,8 @@ class Node:
         self.renders = 0
         self.tell: Callable[[], None] | None = None
         """Called whenever something has come in that may be a change. May be set at any time."""
+        self.fetch: Callable[[], None] | None = None
+        """Has us hear what lies unheard. Not asked while `tell` is set: then nothing lies long."""
         self._since_s = now_s
         self._places = {entry.name: place for place, entry in enumerate(config.engine)}
         self._engines: dict[Key, Engine] = {}
@@ -134,7 +136,7 @@ class Node:
         if away_s <= AWAY_S:
             return
         self._pulse_s = now_s
-        self._settle()
+        self._fold()
         for key, engine in self._engines.items():
             self._engines[key] = fold(engine, Woken(), now_s)
         self._published_is_old()
@@ -150,7 +152,7 @@ class Node:
         self._heard.append((datagrams, now_s))
         self._heard_bytes += len(datagrams)
         if self._heard_bytes >= BATCH_BYTES:
-            self._settle()
+            self._fold()
         self._tell()
 
     def plugin_speaks(self, name: str, now_s: float) -> bool:
@@ -287,7 +289,7 @@ class Node:
 
     def moved(self, since: Published) -> bool:
         """Do the engines say anything that those who have this document should know at once?"""
-        self._settle()
+        self._fold()
         engines, marks = self._engines, since.marks
         return engines.keys() != marks.keys() or any(
             moved(then, engines[key]) for key, then in marks.items()
@@ -314,6 +316,12 @@ class Node:
             yield sequenced(fresh, before.get(fresh.id), now_s)
 
     def _settle(self) -> None:
+        """Be up to date."""
+        if self.tell is None and self.fetch is not None:
+            self.fetch()
+        self._fold()
+
+    def _fold(self) -> None:
         """Fold what was heard, in order, each as of its arrival."""
         heard, self._heard, self._heard_bytes = self._heard, [], 0
         for datagrams, now_s in heard:

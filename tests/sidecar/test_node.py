@@ -205,6 +205,22 @@ def test_a_flood_is_folded_even_when_nobody_looks(node):
     assert node.strays.malformed == BATCH_BYTES // len(garbage)
 
 
+def test_what_lies_unheard_is_heard_before_anybody_looks_unless_somebody_waits_for_it(node):
+    unheard = [encode_hello(HELLO) + step(1, 5, T), step(1, 6, T, running=4)]
+
+    def fetch():
+        while unheard:
+            node.hear(unheard.pop(0), T)
+
+    node.fetch = fetch
+    assert published(node, T).replicas[0].running == 4
+    unheard.append(step(1, 7, T + 1.0, running=6))
+    node.tell = lambda: None
+    assert published(node, T + 1.0).replicas[0].running == 4
+    node.tell = None
+    assert published(node, T + 2.0).replicas[0].running == 6
+
+
 def test_what_is_heard_in_one_piece_is_what_is_heard_in_several(node):
     steps = [step(1, seq, T, running=seq) for seq in range(5, 9)]
     spoilt = [encode_hello(HELLO), *steps[:2], step(1, 7, float("nan")), datagram(7, b""), *steps]

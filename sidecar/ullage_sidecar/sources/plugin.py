@@ -7,16 +7,18 @@ the next vLLM to start would find nobody.
 
 Rule: while readings flow, nobody sleeps on the connections. Waking a sleeper costs the engine's
 thread several times what the rest of `record()` does, and us more than the readings themselves. So
-when word comes a second time within `REST_S`, of whomever, all connections are looked at every
-`REST_S` instead, until a look finds nothing.
+when word comes a second time within a rest, of whomever, all connections are looked at after each
+rest instead, until a look finds nothing.
 
-    state      event                              then
-    asleep     word, the last look is long ago    look; stay asleep
-    asleep     word, less than `REST_S` later     look; rest
-    resting    `REST_S` is over, word came        look; rest
-    resting    `REST_S` is over, nothing came     asleep
+    state      event                            then
+    asleep     word, the last look is long ago  look; stay asleep
+    asleep     word, less than a rest later     look; rest
+    resting    the rest is over, word came      look; rest
+    resting    the rest is over, nothing came   asleep
 
-A look takes `CHUNK_BYTES` at most from each connection, so a flood keeps the loop from nothing.
+A rest is `REST_S` while somebody waits for what changes, else `LONG_REST_S`: who asks has what is
+there taken in first (`look`). A look takes `CHUNK_BYTES` at most from each connection, so a flood
+keeps the loop from nothing.
 """
 
 import asyncio
@@ -36,6 +38,8 @@ from ullage_sidecar.channel import DatagramError, whole
 MODE: Final = 0o660
 REST_S: Final = 0.015
 """More is cheaper and later. A step is to be with the routers within 20 ms."""
+LONG_REST_S: Final = 0.2
+"""The kernel keeps 500 steps of a connection: 2,500 a second go through."""
 CHUNK_BYTES: Final = 32_768
 """Taken from one connection at a look: 340 steps, or two hellos."""
 MAX_CONNECTIONS: Final = 1024
@@ -58,13 +62,17 @@ class ListenError(Exception):
 
 
 @contextlib.contextmanager
-def readings(path: Path, hear: Callable[[bytes], None]) -> Iterator["Readings"]:
+def readings(
+    path: Path, hear: Callable[[bytes], None], is_awaited: Callable[[], bool]
+) -> Iterator["Readings"]:
     """Hand what arrives at `path` to `hear`: one or several whole datagrams of one sender.
+
+    `is_awaited`: does somebody wait for it, or is it enough to have it when it is asked for?
 
     What is no datagram is handed on as well, to be counted, and its connection is closed. Needs a
     running loop. Raises `ListenError`. The file is removed at the end.
     """
-    found = Readings(path, hear)
+    found = Readings(path, hear, is_awaited)
     try:
         yield found
     finally:
@@ -74,13 +82,19 @@ def readings(path: Path, hear: Callable[[bytes], None]) -> Iterator["Readings"]:
 class Readings:
     """The socket, and its file."""
 
-    def __init__(self, path: Path, hear: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, path: Path, hear: Callable[[bytes], None], is_awaited: Callable[[], bool]
+    ) -> None:
         self._path = path
         self._fault = ""
         listener = _bound(path)
         self._owned = path.stat().st_ino
-        self._ear = _Ear(asyncio.get_running_loop(), listener, hear)
+        self._ear = _Ear(asyncio.get_running_loop(), listener, hear, is_awaited)
         self._ear.sleep()
+
+    def look(self) -> None:
+        """Hand on what has come by now."""
+        self._ear.look()
 
     def mend(self) -> bool:
         """Make the file anew if it is gone. False: it cannot be; to be tried again.
@@ -158,16 +172,18 @@ class _Ear:
         loop: asyncio.AbstractEventLoop,
         listener: socket.socket,
         hear: Callable[[bytes], None],
+        is_awaited: Callable[[], bool],
     ) -> None:
         self._loop = loop
         self._listener = listener
         self._hear = hear
+        self._is_awaited = is_awaited
         self._accepts = True
         self._connections: dict[int, _Connection] = {}
         self._poll = select.epoll()
         self._poll.register(listener, select.EPOLLIN)
         self._next: asyncio.TimerHandle | None = None
-        self._looked_s = -REST_S
+        self._looked_s = -LONG_REST_S
 
     def sleep(self) -> None:
         """Do nothing until somebody calls or says something."""
@@ -195,23 +211,25 @@ class _Ear:
 
     def _woken(self) -> None:
         now_s = self._loop.time()
-        if now_s - self._looked_s < REST_S:
+        rest_s = self._rest_s()
+        if now_s - self._looked_s < rest_s:
             self._loop.remove_reader(self._poll)
-            self._rest()
+            self._next = self._loop.call_later(rest_s, self._rested)
         self._looked_s = now_s
-        self._look()
-
-    def _rest(self) -> None:
-        self._next = self._loop.call_later(REST_S, self._rested)
+        self.look()
 
     def _rested(self) -> None:
-        self._rest()  # First: nothing may make us deaf.
+        # First: nothing may make us deaf.
+        resting = self._next = self._loop.call_later(self._rest_s(), self._rested)
         self._looked_s = self._loop.time()
-        if not self._look() and self._next is not None:
-            self._next.cancel()
+        if not self.look():
+            resting.cancel()
             self.sleep()
 
-    def _look(self) -> bool:
+    def _rest_s(self) -> float:
+        return REST_S if self._is_awaited() else LONG_REST_S
+
+    def look(self) -> bool:
         """Take in what is there. Was there anything?"""
         ready = self._poll.poll(0.0)
         for descriptor, _ in ready:
