@@ -13,7 +13,7 @@ from typing import Final
 
 from ullage_shared.log import Seldom, line
 from ullage_shared.snapshot import SCHEMA, Document, Snapshot, encode
-from ullage_sidecar.channel import DatagramError, decode
+from ullage_sidecar.channel import DatagramError, decode_all
 from ullage_sidecar.config import Config
 from ullage_sidecar.core.assess import Assessment, assess
 from ullage_sidecar.core.change import Mark, mark, moved
@@ -36,9 +36,9 @@ from ullage_sidecar.core.warmup import Progress
 from ullage_sidecar.told import Told
 
 RENDER_EVERY_S: Final = 0.02
-BATCH: Final = 64
-"""Datagrams folded at once. A process woken for a single one spends most of its time fetching its
-own code into the caches; more would keep the loop long enough for the kernel's queue to fill."""
+BATCH_BYTES: Final = 6_144
+"""Readings folded at once: 64 steps. A process woken for a single one spends most of its time
+fetching its own code into the caches; more would keep the loop from answering."""
 PULSE_S: Final = 0.25
 AWAY_S: Final = 1.0
 """A pulse that comes so much after the last one: this process was stopped in between, or starved.
@@ -108,6 +108,8 @@ class Node:
         self.renders = 0
         self.tell: Callable[[], None] | None = None
         """Called whenever something has come in that may be a change. May be set at any time."""
+        self.fetch: Callable[[], None] | None = None
+        """Has us hear what lies unheard. Not asked while `tell` is set: then nothing lies long."""
         self._since_s = now_s
         self._places = {entry.name: place for place, entry in enumerate(config.engine)}
         self._engines: dict[Key, Engine] = {}
@@ -115,6 +117,7 @@ class Node:
             self._engines[entry.name, 0] = self._unheard(entry.name, 0)
         self._speakers: dict[int, Key] = {}
         self._heard: list[tuple[bytes, float]] = []
+        self._heard_bytes = 0
         self._published: Published | None = None
         self._pulse_s = inf  # Who has no pulse cannot miss one.
         self._told = Told()
@@ -133,22 +136,23 @@ class Node:
         if away_s <= AWAY_S:
             return
         self._pulse_s = now_s
-        self._settle()
+        self._fold()
         for key, engine in self._engines.items():
             self._engines[key] = fold(engine, Woken(), now_s)
         self._published_is_old()
         if self._seldom["away"].allows(now_s):
             _log.warning(line("was_away", seconds=round(away_s, 1), why="stopped, or starved"))
 
-    def hear(self, datagram: bytes, now_s: float) -> None:
-        """Take in one datagram of the plugin's. Whatever it holds, nothing is raised.
+    def hear(self, datagrams: bytes, now_s: float) -> None:
+        """Take in datagrams of one plugin. Whatever they hold, nothing is raised.
 
-        It is folded with others of its batch, at the latest before anybody looks.
+        They are folded with others of their batch, at the latest before anybody looks.
         """
         self._notice_absence(now_s)
-        self._heard.append((datagram, now_s))
-        if len(self._heard) >= BATCH:
-            self._settle()
+        self._heard.append((datagrams, now_s))
+        self._heard_bytes += len(datagrams)
+        if self._heard_bytes >= BATCH_BYTES:
+            self._fold()
         self._tell()
 
     def plugin_speaks(self, name: str, now_s: float) -> bool:
@@ -285,7 +289,7 @@ class Node:
 
     def moved(self, since: Published) -> bool:
         """Do the engines say anything that those who have this document should know at once?"""
-        self._settle()
+        self._fold()
         engines, marks = self._engines, since.marks
         return engines.keys() != marks.keys() or any(
             moved(then, engines[key]) for key, then in marks.items()
@@ -312,18 +316,22 @@ class Node:
             yield sequenced(fresh, before.get(fresh.id), now_s)
 
     def _settle(self) -> None:
+        """Be up to date."""
+        if self.tell is None and self.fetch is not None:
+            self.fetch()
+        self._fold()
+
+    def _fold(self) -> None:
         """Fold what was heard, in order, each as of its arrival."""
-        heard, self._heard = self._heard, []
-        for datagram, now_s in heard:
-            try:
-                event = decode(datagram)
-            except DatagramError as error:
-                self._refuse(error, now_s)
-                continue
-            if isinstance(event, Reading):
-                self._hear_reading(event, now_s)
-            else:
-                self._hear_hello(event, now_s)
+        heard, self._heard, self._heard_bytes = self._heard, [], 0
+        for datagrams, now_s in heard:
+            for event in decode_all(datagrams):
+                if isinstance(event, Reading):
+                    self._hear_reading(event, now_s)
+                elif isinstance(event, Hello):
+                    self._hear_hello(event, now_s)
+                else:
+                    self._refuse(event, now_s)
 
     def _hear_reading(self, reading: Reading, now_s: float) -> None:
         key = self._speakers.get(reading.sender)

@@ -45,8 +45,13 @@ async def serve(config: Config) -> None:
     node = Node(config, time.monotonic())
     kept = Kept(Path(f"{config.socket}.drained"))
     node.resume(kept.read(), time.monotonic())
-    ears = readings(Path(config.socket), lambda datagram: node.hear(datagram, time.monotonic()))
+    ears = readings(
+        Path(config.socket),
+        lambda datagrams: node.hear(datagrams, time.monotonic()),
+        lambda: node.tell is not None,
+    )
     with ears as found:
+        node.fetch = found.look
         async with health.session(config.health) as client:
             scrapers = _scrapers(node)
             await asyncio.gather(

@@ -114,11 +114,10 @@ class UllageStatLogger(StatLoggerBase):  # type: ignore[misc]  # vllm is untyped
             return True
         encoder = self._encoder
         hello = self._identity.hello(encoder.unstepped if encoder else 0, self._sender.dropped)
-        if not self._sender.offer(encode_hello(hello)):
-            return False
+        datagrams = encode_hello(hello)
         if encoder is not None and (step := self._last_step) is not None:
-            return self._sender.offer(with_totals(step, encoder.totals))
-        return True
+            datagrams += with_totals(step, encoder.totals)
+        return self._sender.offer(datagrams)
 
     def _note(self, trouble: str) -> None:
         if trouble not in self._noted and len(self._noted) < NOTES_LIMIT:

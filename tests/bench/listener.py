@@ -12,7 +12,7 @@ from ullage_sidecar.sources.plugin import readings
 
 async def listen(path: Path) -> None:
     """Receive until the parent closes the pipe."""
-    with readings(path, lambda _: None):
+    with readings(path, lambda _: None, lambda: True):
         print("listening", flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 

@@ -9,7 +9,6 @@ API processes.
 import http.client
 import json
 import re
-import socket
 import statistics
 import tempfile
 import threading
@@ -24,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from ullage_sidecar.channel import MAX_DATAGRAM_BYTES, decode
+import ear
 from ullage_sidecar.core.reading import Hello, Reading
 from vllm_cpu.serve import CpuServer, Replica
 
@@ -81,14 +80,11 @@ UllageStatLogger.record = poisoned
 
 
 class Ear:
-    """The sidecar's end of the channel: a thread that keeps every datagram it hears."""
+    """The sidecar's end of the channel: a thread that keeps all that it hears."""
 
     def __init__(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(str(path))
-        self._socket.settimeout(0.1)
-        self._datagrams: list[bytes] = []
+        self._ear = ear.Ear(path)
+        self._heard: list[Hello | Reading] = []
         self._closing = False
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
@@ -96,12 +92,12 @@ class Ear:
     def _listen(self) -> None:
         while not self._closing:
             try:
-                self._datagrams.append(self._socket.recv(MAX_DATAGRAM_BYTES))
+                self._heard.append(self._ear.next(within_s=0.1))
             except TimeoutError:
                 continue
 
     def heard(self, since: int = 0) -> list[Hello | Reading]:
-        return [decode(datagram) for datagram in self._datagrams[since:]]
+        return self._heard[since:]
 
     def hellos(self) -> list[Hello]:
         return [said for said in self.heard() if isinstance(said, Hello)]
@@ -112,16 +108,14 @@ class Ear:
     def wait_for(self, is_so: Callable[[], Any], within_s: float) -> Any:
         deadline_s = time.monotonic() + within_s
         while not (found := is_so()):
-            assert time.monotonic() < deadline_s, (
-                f"not within {within_s} s, of {len(self._datagrams)}"
-            )
+            assert time.monotonic() < deadline_s, f"not within {within_s} s, of {len(self._heard)}"
             time.sleep(0.01)
         return found
 
     def close(self) -> None:
         self._closing = True
         self._thread.join()
-        self._socket.close()
+        self._ear.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.core.engine import Drain
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import Hello
-from ullage_sidecar.node import BATCH, MAX_RANKS, RENDER_EVERY_S, Node
+from ullage_sidecar.node import BATCH_BYTES, MAX_RANKS, RENDER_EVERY_S, Node
 
 CONFIG = Config(
     node="gpu-03",
@@ -21,6 +21,10 @@ CONFIG = Config(
 )
 T = 1000.0
 HELLO = Hello(1, "b", "boot-1", 11, started_s=T - 500.0, total_blocks=101, max_num_seqs=8)
+
+
+def datagram(kind, body):
+    return MAGIC + bytes((kind, 0)) + (8 + len(body)).to_bytes(2, "little") + body
 
 
 def step(sender, seq, at_s, running=2, waiting=0, kv_usage=0.5):
@@ -61,14 +65,13 @@ def test_a_reading_reaches_the_snapshot_of_its_engine(node):
 @pytest.mark.parametrize(
     "garbage",
     [
-        b"",
         b"hello",
         MAGIC,
-        MAGIC + b"\x07\0\0\0",
-        MAGIC + b"\x01\0\0\0short",
-        MAGIC + b"\0\0\0\0{",
-        MAGIC + b"\0\0\0\0[]",
-        MAGIC + b"\0\0\0\0" + b"[" * 16_000,
+        datagram(7, b""),
+        datagram(1, b"short"),
+        datagram(0, b"{"),
+        datagram(0, b"[]"),
+        datagram(0, b"[" * 16_000),
         encode_hello(replace(HELLO, engine_index=3, data_parallel_size=2)),
         encode_hello(replace(HELLO, engine_index=1, data_parallel_size=4, first_rank=2)),
         encode_hello(replace(HELLO, engine_index=5000, data_parallel_size=10_000)),
@@ -89,10 +92,10 @@ def test_garbage_is_counted_and_changes_nothing(node, garbage):
     assert [replica.seq for replica in before] == [T * 1000] * 2
 
 
-@given(st.binary(max_size=200), st.sampled_from([b"", MAGIC + b"\0\0\0\0", MAGIC + b"\x01\0\0\0"]))
-def test_no_datagram_raises(tail, head):
+@given(st.binary(max_size=200), st.integers(0, 2) | st.none())
+def test_no_datagram_raises(tail, kind):
     node = Node(CONFIG, T)
-    node.hear(head + tail, T)
+    node.hear(tail if kind is None else datagram(kind, tail), T)
     assert decode(published(node, T).body)[1] == ()
 
 
@@ -195,9 +198,39 @@ def test_a_probe_does_not_overtake_what_was_heard_before_it(node):
 
 
 def test_a_flood_is_folded_even_when_nobody_looks(node):
-    for number in range(BATCH):
-        node.hear(b"garbage", T + number / 1000.0)
-    assert node.strays.malformed == BATCH
+    garbage = datagram(7, b"")
+    for number in range(BATCH_BYTES // len(garbage)):
+        assert node.strays.malformed == 0
+        node.hear(garbage, T + number / 1000.0)
+    assert node.strays.malformed == BATCH_BYTES // len(garbage)
+
+
+def test_what_lies_unheard_is_heard_before_anybody_looks_unless_somebody_waits_for_it(node):
+    unheard = [encode_hello(HELLO) + step(1, 5, T), step(1, 6, T, running=4)]
+
+    def fetch():
+        while unheard:
+            node.hear(unheard.pop(0), T)
+
+    node.fetch = fetch
+    assert published(node, T).replicas[0].running == 4
+    unheard.append(step(1, 7, T + 1.0, running=6))
+    node.tell = lambda: None
+    assert published(node, T + 1.0).replicas[0].running == 4
+    node.tell = None
+    assert published(node, T + 2.0).replicas[0].running == 6
+
+
+def test_what_is_heard_in_one_piece_is_what_is_heard_in_several(node):
+    steps = [step(1, seq, T, running=seq) for seq in range(5, 9)]
+    spoilt = [encode_hello(HELLO), *steps[:2], step(1, 7, float("nan")), datagram(7, b""), *steps]
+    node.hear(b"".join(spoilt), T)
+    assert published(node, T).replicas[0].running == 8
+    assert node.strays.malformed == 2
+    other = Node(CONFIG, T - 10.0)
+    for each in spoilt:
+        other.hear(each, T)
+    assert other.published(T, 1.7e9).replicas[0].running == 8
 
 
 def test_the_document_is_rendered_at_most_every_20_ms(node):

@@ -23,8 +23,8 @@ async def test_readings_become_snapshots_and_unchanged_ones_cost_304(
     sidecar, engine_url, sender_to
 ):
     await sidecar.start("--engine", engine_url)
+    sender_to(sidecar.socket).send(b"garbage!")
     sender = sender_to(sidecar.socket)
-    sender.send(b"garbage")
     sender.send(hello())
     sender.send(step(1))
     replica = await sidecar.replica(lambda replica: replica.running == 2)

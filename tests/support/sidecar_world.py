@@ -14,7 +14,7 @@ from ullage_sidecar.node import Node
 
 T = 10_000.0
 TICK_S = 0.1
-QUEUE = 10
+QUEUE = 300
 GOOD = Probe(None)
 REFUSED = Probe("Connection refused")
 ILL = Probe("status 503")

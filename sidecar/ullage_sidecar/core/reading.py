@@ -9,7 +9,7 @@ every process of a host shares and which no one can set back.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 PLUGIN: Final = "plugin"
 SCRAPE: Final = "scrape"
@@ -53,15 +53,14 @@ class Hello:
     unstepped: int = 0
     """Engine steps whose tokens this sender was told of, but not their scheduler stats."""
     dropped: int = 0
-    """Datagrams this sender could not hand over since it started (nobody listened, queue full)."""
+    """Datagrams this sender could not hand over since it started (nobody listened, or looked)."""
     said_s: float | None = None
     """When this was said, on the monotonic clock: it may have lain in a queue since."""
     source: str = PLUGIN
     """`PLUGIN` or `SCRAPE`. Nobody says it: it is known from where the hello came."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """One engine step's scheduler stats. Counters are totals since the sender started.
 
     Totals, not deltas, so that a lost datagram loses nothing but its moment.

@@ -1,19 +1,31 @@
-"""The plugin's readings: datagrams on a unix socket that this process owns.
+"""The plugin's readings: datagrams over connections to a unix socket that this process owns.
 
 The socket file has mode 0660: vLLM runs as the sidecar's user, as root, or in its group. A file
 that a dead sidecar left is replaced, one that a living process answers on is not. One that somebody
 deletes is made anew within a second (`mend`): a connected plugin notices nothing of a deletion, but
 the next vLLM to start would find nobody.
 
-Rule: while readings flow, nobody sleeps on the socket. Waking a sleeper costs the engine's thread
-several times what the rest of `record()` does, so from the first datagram on the queue is emptied
-every `REST_S` instead, until it has been empty for `QUIET_S`.
+Rule: while readings flow, nobody sleeps on the connections. Waking a sleeper costs the engine's
+thread several times what the rest of `record()` does, and us more than the readings themselves. So
+when word comes a second time within a rest, of whomever, all connections are looked at after each
+rest instead, until a look finds nothing.
+
+    state      event                            then
+    asleep     word, the last look is long ago  look; stay asleep
+    asleep     word, less than a rest later     look; rest
+    resting    the rest is over, word came      look; rest
+    resting    the rest is over, nothing came   asleep
+
+A rest is `REST_S` while somebody waits for what changes, else `LONG_REST_S`: who asks has what is
+there taken in first (`look`). A look takes `CHUNK_BYTES` at most from each connection, so a flood
+keeps the loop from nothing.
 """
 
 import asyncio
 import contextlib
 import logging
 import os
+import select
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,17 +33,19 @@ from typing import Final
 
 from ullage_shared.address import Address
 from ullage_shared.log import line
-from ullage_sidecar.channel import MAX_DATAGRAM_BYTES
+from ullage_sidecar.channel import DatagramError, whole
 
 MODE: Final = 0o660
-REST_S: Final = 0.01
-HURRIED_S: Final = 0.001
-MANY: Final = 5
-"""The kernel queues few datagrams (net.unix.max_dgram_qlen, often 10), and 10 in 10 ms would be
-1,000 steps a second for all engines together. Behind a look that finds many, looks come sooner."""
-QUIET_S: Final = 0.25
-DRAIN_AT_ONCE: Final = 64
-"""Datagrams taken at a time: a flood must not keep the loop from answering routers."""
+REST_S: Final = 0.015
+"""More is cheaper and later. A step is to be with the routers within 20 ms."""
+LONG_REST_S: Final = 0.2
+"""The kernel keeps 500 steps of a connection: 2,500 a second go through."""
+CHUNK_BYTES: Final = 32_768
+"""Taken from one connection at a look: 340 steps, or two hellos."""
+MAX_CONNECTIONS: Final = 1024
+"""vLLM has one for each engine and API process. What comes beyond is turned away, and asks anew."""
+ACCEPT_AGAIN_S: Final = 1.0
+"""Where the process may open no more files, for how long it leaves callers alone."""
 
 _log = logging.getLogger("ullage.sidecar")
 
@@ -48,12 +62,17 @@ class ListenError(Exception):
 
 
 @contextlib.contextmanager
-def readings(path: Path, hear: Callable[[bytes], None]) -> Iterator["Readings"]:
-    """Hand every datagram that arrives at `path` to `hear`. Needs a running loop.
+def readings(
+    path: Path, hear: Callable[[bytes], None], is_awaited: Callable[[], bool]
+) -> Iterator["Readings"]:
+    """Hand what arrives at `path` to `hear`: one or several whole datagrams of one sender.
 
-    Raises `ListenError`. The file is removed at the end.
+    `is_awaited`: does somebody wait for it, or is it enough to have it when it is asked for?
+
+    What is no datagram is handed on as well, to be counted, and its connection is closed. Needs a
+    running loop. Raises `ListenError`. The file is removed at the end.
     """
-    found = Readings(path, hear)
+    found = Readings(path, hear, is_awaited)
     try:
         yield found
     finally:
@@ -63,16 +82,24 @@ def readings(path: Path, hear: Callable[[bytes], None]) -> Iterator["Readings"]:
 class Readings:
     """The socket, and its file."""
 
-    def __init__(self, path: Path, hear: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, path: Path, hear: Callable[[bytes], None], is_awaited: Callable[[], bool]
+    ) -> None:
         self._path = path
-        self._hear = hear
         self._fault = ""
-        self._open(_bound(path))
+        listener = _bound(path)
+        self._owned = path.stat().st_ino
+        self._ear = _Ear(asyncio.get_running_loop(), listener, hear, is_awaited)
+        self._ear.sleep()
+
+    def look(self) -> None:
+        """Hand on what has come by now."""
+        self._ear.look()
 
     def mend(self) -> bool:
         """Make the file anew if it is gone. False: it cannot be; to be tried again.
 
-        Whoever is connected then finds the new one with its next heartbeat.
+        Whoever is connected stays so.
         """
         if is_at(self._path, self._owned):
             return True
@@ -84,28 +111,17 @@ class Readings:
                 _log.error(line("socket_lost", why=error, fix="no new vLLM can reach this sidecar"))
             return False
         self._fault = ""
-        self._drain.empty()
-        self._shut()
-        self._open(listener)
+        self._owned = self._path.stat().st_ino
+        self._ear.listen_to(listener)
         _log.warning(line("socket_bound_anew", socket=self._path, why="its file was gone"))
         return True
 
     def close(self) -> None:
         """Listen no more."""
-        self._shut()
+        self._ear.close()
         with contextlib.suppress(OSError):
             if is_at(self._path, self._owned):
                 self._path.unlink()
-
-    def _open(self, listener: socket.socket) -> None:
-        self._listener = listener
-        self._owned = self._path.stat().st_ino
-        self._drain = _Drain(asyncio.get_running_loop(), listener, self._hear)
-        self._drain.sleep()
-
-    def _shut(self) -> None:
-        self._drain.stop()
-        self._listener.close()
 
 
 def is_at(path: Path, inode: int) -> bool:
@@ -116,64 +132,154 @@ def is_at(path: Path, inode: int) -> bool:
         return False
 
 
-class _Drain:
-    """Empties the queue: when woken by the first datagram, then by the clock."""
+class _Connection:
+    """A sender's, and what has come of a datagram that is not whole yet."""
+
+    __slots__ = ("begun", "socket")
+
+    def __init__(self, accepted: socket.socket) -> None:
+        self.socket = accepted
+        self.begun = b""
+
+    def take(self) -> tuple[bytes, bool]:
+        """What has come, and whether more can come: not at the end, and not behind no datagram.
+
+        Raises `BlockingIOError`.
+        """
+        try:
+            came = self.socket.recv(CHUNK_BYTES)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            _log.warning(line("receive", error=error))
+            came = b""
+        if not came:
+            return b"", False
+        stream = self.begun + came
+        try:
+            end = whole(stream)
+        except DatagramError:
+            return stream, False
+        self.begun = stream[end:]
+        return stream[:end], True
+
+
+class _Ear:
+    """Takes in what comes: when woken, or by the clock."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         listener: socket.socket,
         hear: Callable[[bytes], None],
+        is_awaited: Callable[[], bool],
     ) -> None:
         self._loop = loop
         self._listener = listener
         self._hear = hear
+        self._is_awaited = is_awaited
+        self._accepts = True
+        self._connections: dict[int, _Connection] = {}
+        self._poll = select.epoll()
+        self._poll.register(listener, select.EPOLLIN)
         self._next: asyncio.TimerHandle | None = None
-        self._heard_s = 0.0
-        self._taken = 0
+        self._looked_s = -LONG_REST_S
 
     def sleep(self) -> None:
-        """Do nothing until a datagram comes."""
+        """Do nothing until somebody calls or says something."""
         self._next = None
-        self._loop.add_reader(self._listener, self._woken)
+        self._loop.add_reader(self._poll, self._woken)
 
-    def stop(self) -> None:
+    def listen_to(self, listener: socket.socket) -> None:
+        """Take calls there from now on. Who has called before is still heard."""
+        while self._accepts and self._accept():
+            pass
+        self._listener.close()  # Closed, it is out of the poll.
+        self._listener = listener
+        self._accepts = True
+        self._poll.register(listener, select.EPOLLIN)
+
+    def close(self) -> None:
         """Do nothing any more."""
-        self._loop.remove_reader(self._listener)
+        self._loop.remove_reader(self._poll)
         if self._next is not None:
             self._next.cancel()
+        self._poll.close()
+        self._listener.close()
+        for connection in self._connections.values():
+            connection.socket.close()
 
     def _woken(self) -> None:
-        self._loop.remove_reader(self._listener)
-        self._look()
-
-    def _look(self) -> None:
-        rest_s = HURRIED_S if self._taken >= MANY else REST_S
-        self._next = self._loop.call_later(rest_s, self._look)  # First: nothing may make us deaf.
         now_s = self._loop.time()
-        self._taken = self.empty()
-        if self._taken:
-            self._heard_s = now_s
-        elif now_s - self._heard_s > QUIET_S:
-            self._next.cancel()
+        rest_s = self._rest_s()
+        if now_s - self._looked_s < rest_s:
+            self._loop.remove_reader(self._poll)
+            self._next = self._loop.call_later(rest_s, self._rested)
+        self._looked_s = now_s
+        self.look()
+
+    def _rested(self) -> None:
+        # First: nothing may make us deaf.
+        resting = self._next = self._loop.call_later(self._rest_s(), self._rested)
+        self._looked_s = self._loop.time()
+        if not self.look():
+            resting.cancel()
             self.sleep()
 
-    def empty(self) -> int:
-        """Hand on what is there, `DRAIN_AT_ONCE` at most; return how much that was."""
-        for taken in range(DRAIN_AT_ONCE):
-            try:
-                datagram = self._listener.recv(MAX_DATAGRAM_BYTES + 1)
-            except BlockingIOError:
-                return taken
-            except OSError as error:
-                _log.warning(line("receive", error=error))
-                return taken
-            self._hear(datagram)
-        return DRAIN_AT_ONCE
+    def _rest_s(self) -> float:
+        return REST_S if self._is_awaited() else LONG_REST_S
+
+    def look(self) -> bool:
+        """Take in what is there. Was there anything?"""
+        ready = self._poll.poll(0.0)
+        for descriptor, _ in ready:
+            connection = self._connections.get(descriptor)
+            if connection is None:
+                self._accept()
+            else:
+                self._take(descriptor, connection)
+        return bool(ready)
+
+    def _take(self, descriptor: int, connection: _Connection) -> None:
+        try:
+            datagrams, goes_on = connection.take()
+        except BlockingIOError:
+            return
+        if not goes_on:
+            self._poll.unregister(descriptor)
+            del self._connections[descriptor]
+            connection.socket.close()
+        if datagrams:
+            self._hear(datagrams)
+
+    def _accept(self) -> bool:
+        """Take one call. Was there any?"""
+        try:
+            accepted, _ = self._listener.accept()
+        except BlockingIOError:
+            return False
+        except OSError as error:  # No more files: to be asked again and again would help nobody.
+            _log.warning(line("accept", error=error))
+            self._accepts = False
+            self._poll.unregister(self._listener)
+            self._loop.call_later(ACCEPT_AGAIN_S, self._accept_again)
+            return False
+        if len(self._connections) >= MAX_CONNECTIONS:
+            accepted.close()
+            return True
+        accepted.settimeout(0.0)
+        self._connections[accepted.fileno()] = _Connection(accepted)
+        self._poll.register(accepted, select.EPOLLIN)
+        return True
+
+    def _accept_again(self) -> None:
+        if not self._accepts and not self._poll.closed:
+            self._accepts = True
+            self._poll.register(self._listener, select.EPOLLIN)
 
 
 def _bound(path: Path) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.settimeout(0.0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -181,6 +287,7 @@ def _bound(path: Path) -> socket.socket:
             _remove_if_dead(path)
         listener.bind(os.fspath(path))
         path.chmod(MODE)
+        listener.listen()
     except OSError as error:
         listener.close()
         raise ListenError(f"socket {path}: {error.strerror}") from error
@@ -193,10 +300,12 @@ def _bound(path: Path) -> socket.socket:
 def _remove_if_dead(path: Path) -> None:
     if not path.is_socket():
         raise ListenError(f"socket {path}: something else is there, and no socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as caller:
-        try:
-            caller.connect(os.fspath(path))
-        except ConnectionRefusedError:
-            path.unlink()
-        else:
-            raise ListenError(f"socket {path}: another sidecar listens there")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.settimeout(0.0)
+        with contextlib.suppress(BlockingIOError):  # Too busy to take a call.
+            try:
+                caller.connect(os.fspath(path))
+            except ConnectionRefusedError:
+                path.unlink()
+                return
+    raise ListenError(f"socket {path}: another sidecar listens there")

@@ -51,13 +51,13 @@ def test_a_steady_engine_scores_by_the_formula():
 
 
 def test_score_penalty_and_warm_up_are_multiplied():
-    judged = assess(engine_after(HELLO, replace(STEP, waiting=3), WARM), SETTINGS, T)
+    judged = assess(engine_after(HELLO, STEP._replace(waiting=3), WARM), SETTINGS, T)
     assert judged.state is State.RAMPING
     assert judged.capacity == pytest.approx((0.5 * 0.6 + 0.3 * 0.75 + 0.2 * 0.7) * 0.25 * 0.5)
 
 
 def test_penalty_and_warm_up_are_the_same_for_every_class():
-    judged = assess(engine_after(HELLO, replace(STEP, waiting=3), WARM), SETTINGS, T)
+    judged = assess(engine_after(HELLO, STEP._replace(waiting=3), WARM), SETTINGS, T)
     assert judged.capacities == pytest.approx(
         {
             RequestClass.SHORT: (0.3 * 0.6 + 0.5 * 0.75 + 0.2 * 0.7) * 0.25 * 0.5,
@@ -68,7 +68,7 @@ def test_penalty_and_warm_up_are_the_same_for_every_class():
 
 
 def test_few_free_blocks_and_few_running_leave_least_room_for_a_long_prompt():
-    capacities = assess(engine_after(HELLO, replace(STEP, kv_usage=0.9)), SETTINGS, T).capacities
+    capacities = assess(engine_after(HELLO, STEP._replace(kv_usage=0.9)), SETTINGS, T).capacities
     long, mixed, short = (
         capacities[cls] for cls in (RequestClass.LONG, RequestClass.MIXED, RequestClass.SHORT)
     )
@@ -76,7 +76,7 @@ def test_few_free_blocks_and_few_running_leave_least_room_for_a_long_prompt():
 
 
 def test_many_running_and_many_free_blocks_leave_least_room_for_a_short_prompt():
-    busy = replace(STEP, running=8, kv_usage=0.1)
+    busy = STEP._replace(running=8, kv_usage=0.1)
     capacities = assess(engine_after(HELLO, busy), SETTINGS, T).capacities
     long, mixed, short = (
         capacities[cls] for cls in (RequestClass.LONG, RequestClass.MIXED, RequestClass.SHORT)
@@ -89,7 +89,7 @@ def test_many_running_and_many_free_blocks_leave_least_room_for_a_short_prompt()
     [
         ((replace(HELLO, started_s=T - 10.0), STEP), 0.0, State.WARMING),
         ((HELLO, STEP, Probe("Connection refused")), 0.0, State.DOWN),
-        ((HELLO, replace(STEP, at_s=T - 31.0)), 0.0, State.HUNG),
+        ((HELLO, STEP._replace(at_s=T - 31.0)), 0.0, State.HUNG),
         ((HELLO, STEP, Probe("Connection refused")), 10.0, State.DOWN),
     ],
 )
@@ -124,10 +124,10 @@ def test_blocks_freed_at_once_do_not_make_the_score_jump():
 @pytest.mark.parametrize(
     ("hello", "step", "named"),
     [
-        (HELLO, replace(STEP, kv_usage=None), "kv_usage"),
-        (HELLO, replace(STEP, running=None), "running / max_num_seqs"),
-        (HELLO, replace(STEP, waiting=None), "waiting"),
-        (replace(HELLO, max_num_seqs=None), replace(STEP, waiting=0), "running / max_num_seqs"),
+        (HELLO, STEP._replace(kv_usage=None), "kv_usage"),
+        (HELLO, STEP._replace(running=None), "running / max_num_seqs"),
+        (HELLO, STEP._replace(waiting=None), "waiting"),
+        (replace(HELLO, max_num_seqs=None), STEP._replace(waiting=0), "running / max_num_seqs"),
         (replace(HELLO, max_num_seqs=0), STEP, "running / max_num_seqs"),
     ],
 )
@@ -167,7 +167,7 @@ def test_a_state_that_serves_nothing_scores_0_even_when_signals_are_unknown():
 
 
 def test_idle_for_hours_is_empty_as_long_as_heartbeats_come():
-    idle = replace(STEP, running=0, waiting=0, kv_usage=0.0)
+    idle = STEP._replace(running=0, waiting=0, kv_usage=0.0)
     engine = fold(engine_after(HELLO, idle), idle, T + 7200.0)
     assert assess(engine, SETTINGS, T + 7200.0).capacity == 1.0
 
@@ -187,6 +187,6 @@ def test_a_newest_reading_of_more_load_never_raises_the_score(running, waiting, 
     scores = []
     for load in loads[signal]:
         values = {"running": running, "waiting": waiting, "kv_usage": 0.5, signal: load}
-        newest = replace(STEP, seq=6, at_s=T, **values)
+        newest = STEP._replace(seq=6, at_s=T, **values)
         scores.append(assess(fold(base, newest, T), SETTINGS, T + 1.0).capacity)
     assert scores[1] <= scores[0] + 1e-12

@@ -40,17 +40,17 @@ def test_a_reading_counts_only_after_its_senders_hello():
 def test_the_first_word_of_an_old_sender_is_only_a_baseline():
     engine = after((OLD, 1000.0), (STEP, 1000.1))
     assert (engine.counts.received, engine.counts.lost) == (0, 0)
-    engine = after((replace(STEP, seq=41, prompt_tokens=512), 1000.2), engine=engine)
+    engine = after((STEP._replace(seq=41, prompt_tokens=512), 1000.2), engine=engine)
     assert (engine.counts.received, engine.counts.prompt_tokens) == (1, 12)
 
 
 def test_a_sender_heard_from_its_first_step_counts_from_zero():
-    engine = after((OLD, 1000.0), (replace(STEP, seq=1, prompt_tokens=30), 1000.1))
+    engine = after((OLD, 1000.0), (STEP._replace(seq=1, prompt_tokens=30), 1000.1))
     assert (engine.counts.received, engine.counts.prompt_tokens) == (1, 30)
 
 
 def test_of_an_engine_younger_than_the_sidecar_every_step_is_accounted_for():
-    engine = after((YOUNG, 1100.0), (replace(STEP, sender=2, seq=4, at_s=1100.1), 1100.1))
+    engine = after((YOUNG, 1100.0), (STEP._replace(sender=2, seq=4, at_s=1100.1), 1100.1))
     assert (engine.counts.received, engine.counts.lost) == (1, 3)
     assert engine.counts.prompt_tokens == 500
 
@@ -63,7 +63,7 @@ def test_a_repeated_number_is_a_heartbeat_and_a_sign_of_life():
 
 def test_a_step_out_of_order_is_ignored():
     engine = after((OLD, 1000.0), (STEP, 1000.1))
-    assert after((replace(STEP, seq=39, running=9), 1000.2), engine=engine) == engine
+    assert after((STEP._replace(seq=39, running=9), 1000.2), engine=engine) == engine
 
 
 def test_of_two_api_processes_the_newest_step_wins_and_counts_add_up():
@@ -72,21 +72,21 @@ def test_of_two_api_processes_the_newest_step_wins_and_counts_add_up():
     engine = after(
         (OLD, 1000.0),
         (other, 1000.0),
-        (replace(STEP, seq=1, at_s=1000.1, running=7, waiting=8, prompt_tokens=10), 1000.1),
-        (replace(STEP, sender=9, seq=1, at_s=1000.2, running=0, waiting=0), 1000.2),
-        (replace(STEP, seq=1, at_s=1000.1, running=7, waiting=8, prompt_tokens=10), 1001.1),
+        (STEP._replace(seq=1, at_s=1000.1, running=7, waiting=8, prompt_tokens=10), 1000.1),
+        (STEP._replace(sender=9, seq=1, at_s=1000.2, running=0, waiting=0), 1000.2),
+        (STEP._replace(seq=1, at_s=1000.1, running=7, waiting=8, prompt_tokens=10), 1001.1),
     )
     assert gauges(engine)[:2] == (0, 0)
     assert engine.counts.prompt_tokens == 510
     assert (engine.counts.received, engine.counts.heartbeats) == (2, 1)
 
 
-LAST = replace(STEP, sender=9, seq=1, at_s=1000.125, running=0, waiting=0, kv_usage=0.0)
+LAST = STEP._replace(sender=9, seq=1, at_s=1000.125, running=0, waiting=0, kv_usage=0.0)
 
 
 def late(by_s):
     """An idle engine: the other process has recorded the step before the last one this late."""
-    step = replace(STEP, at_s=LAST.at_s + by_s)
+    step = STEP._replace(at_s=LAST.at_s + by_s)
     said = ((OLD, 1000.0), (replace(OLD, sender=9), 1000.0), (LAST, 1000.2), (step, step.at_s))
     return after(*said), step
 
@@ -97,7 +97,7 @@ def test_a_step_recorded_late_does_not_make_an_idle_engine_hung():
     assert gauges(engine) == (3, 1, 0.75)
     engine = after((LAST, 1001.2), (step, 1001.2), (LAST, 1002.2), (step, 1002.2), engine=engine)
     assert gauges(engine) == (0, 0, 1.0)
-    again = replace(STEP, seq=41, at_s=1002.3)
+    again = STEP._replace(seq=41, at_s=1002.3)
     assert gauges(after((again, 1002.3), (LAST, 1003.2), engine=engine)) == (3, 1, 0.75)
 
 
@@ -132,7 +132,7 @@ def test_a_new_boot_starts_afresh_but_for_its_counters():
 
 def test_a_sender_of_a_former_boot_is_a_stranger():
     engine = after((OLD, 1000.0), (STEP, 1000.1), (YOUNG, 1101.0))
-    late = after((replace(STEP, seq=41), 1101.1), (OLD, 1101.2), engine=engine)
+    late = after((STEP._replace(seq=41), 1101.1), (OLD, 1101.2), engine=engine)
     assert late._replace(rival=None) == engine
 
 
@@ -151,7 +151,7 @@ def test_uptime_counts_from_the_earliest_start_that_a_boot_names():
 
 
 def test_nothing_comes_from_the_future():
-    engine = after((replace(OLD, started_s=5000.0), 1000.0), (replace(STEP, at_s=6000.0), 1000.5))
+    engine = after((replace(OLD, started_s=5000.0), 1000.0), (STEP._replace(at_s=6000.0), 1000.5))
     assert engine.started_s == 1000.0
     assert engine.signals.stepped_at_s == 1000.5
 
@@ -187,7 +187,7 @@ def test_one_senders_steps_speak_for_another_that_hears_only_of_tokens():
 
 def test_unknown_is_kept_as_unknown():
     engine = after((OLD, 1000.0), (STEP, 1000.1))
-    nothing = replace(STEP, seq=41, at_s=1000.2, running=None, waiting=None, kv_usage=None)
+    nothing = STEP._replace(seq=41, at_s=1000.2, running=None, waiting=None, kv_usage=None)
     assert gauges(after((nothing, 1000.2), engine=engine)) == (None, None, None)
 
 

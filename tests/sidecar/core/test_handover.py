@@ -24,7 +24,7 @@ SCRAPED = Hello(
     source=SCRAPE,
 )  # fmt: skip
 STEP = Reading(1, 40, T, 3, 1, 0.25, 500, 90, 2, 400, 100)
-PAGE = replace(STEP, sender=2, seq=1)
+PAGE = STEP._replace(sender=2, seq=1)
 
 
 def after(*events, engine=None):
@@ -39,10 +39,10 @@ LATER_S = T + SILENT_AFTER_S + 1.0
 BY_PLUGIN = after((Probe(None), T), (SPOKEN, T), (STEP, T))
 BY_SCRAPE = after((Probe(None), T), (SCRAPED, T), (PAGE, T))
 HANDED_TO_SCRAPE = after(
-    (SCRAPED, LATER_S), (replace(PAGE, at_s=LATER_S), LATER_S), engine=BY_PLUGIN
+    (SCRAPED, LATER_S), (PAGE._replace(at_s=LATER_S), LATER_S), engine=BY_PLUGIN
 )
 HANDED_TO_PLUGIN = after(
-    (SPOKEN, T + 1.0), (replace(STEP, at_s=T + 1.0), T + 1.0), engine=BY_SCRAPE
+    (SPOKEN, T + 1.0), (STEP._replace(at_s=T + 1.0), T + 1.0), engine=BY_SCRAPE
 )
 
 
@@ -71,11 +71,11 @@ def test_sources_may_take_turns():
     for turn in range(1, 4):
         now_s = LATER_S + 10.0 * turn
         engine = after(
-            (SPOKEN, now_s), (replace(STEP, seq=40 + turn, at_s=now_s), now_s), engine=engine
+            (SPOKEN, now_s), (STEP._replace(seq=40 + turn, at_s=now_s), now_s), engine=engine
         )
         assert (engine.hello.source, engine.hello.boot_id) == ("plugin", "boot-1")
         engine = after(
-            (SCRAPED, now_s + 5.0), (replace(PAGE, at_s=now_s), now_s + 5.0), engine=engine
+            (SCRAPED, now_s + 5.0), (PAGE._replace(at_s=now_s), now_s + 5.0), engine=engine
         )
         assert (engine.hello.source, engine.hello.boot_id) == (SCRAPE, "boot-1")
 
@@ -90,7 +90,7 @@ def test_a_scrape_does_not_unsay_what_the_plugin_told():
 def test_after_a_handover_nothing_is_counted_twice():
     for engine in (HANDED_TO_SCRAPE, HANDED_TO_PLUGIN):
         assert engine.counts.prompt_tokens in (None, 0)
-    more = replace(PAGE, seq=2, at_s=LATER_S + 1.0, prompt_tokens=512)
+    more = PAGE._replace(seq=2, at_s=LATER_S + 1.0, prompt_tokens=512)
     assert after((more, LATER_S + 1.0), engine=HANDED_TO_SCRAPE).counts.prompt_tokens == 12
 
 
@@ -98,7 +98,7 @@ def test_of_a_server_younger_than_the_sidecar_the_second_source_counts_nothing_a
     spoken = replace(SPOKEN, started_s=T - 5.0)
     engine = after((replace(SCRAPED, started_s=T - 5.0), T), (PAGE, T))
     assert engine.counts.prompt_tokens == 500
-    engine = after((spoken, T + 1.0), (replace(STEP, at_s=T + 1.0), T + 1.0), engine=engine)
+    engine = after((spoken, T + 1.0), (STEP._replace(at_s=T + 1.0), T + 1.0), engine=engine)
     assert engine.counts.prompt_tokens == 500
 
 
@@ -135,7 +135,7 @@ def test_a_limit_that_nobody_tells_is_learned_and_one_that_is_told_counts():
     assert assess(BY_SCRAPE, SETTINGS, T).capacity is not None
     spoken = fold(BY_SCRAPE, SPOKEN, T + 1.0)
     assert (spoken.max_num_seqs, spoken.estimates_seqs) == (8, False)
-    idle = after((SCRAPED, T), (replace(PAGE, waiting=0), T))
+    idle = after((SCRAPED, T), (PAGE._replace(waiting=0), T))
     judged = assess(idle, SETTINGS, T)
     assert (judged.capacity, idle.max_num_seqs) == (None, None)
     assert judged.reason == (
@@ -160,7 +160,7 @@ def test_what_to_do_where_nobody_tells_how_it_stands():
 
 def test_work_that_stands_still_is_a_hang_and_no_work_is_none():
     """Heartbeats of a page that does not change: see scraped.py."""
-    for page, state in ((PAGE, State.HUNG), (replace(PAGE, running=0, waiting=0), State.SERVING)):
+    for page, state in ((PAGE, State.HUNG), (PAGE._replace(running=0, waiting=0), State.SERVING)):
         engine = after((Probe(None), T), (SCRAPED, T), (page, T))
         for second in range(1, 32):
             engine = after((SCRAPED, T + second), (page, T + second), engine=engine)

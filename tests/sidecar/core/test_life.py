@@ -21,8 +21,8 @@ T = 1000.0
 HELLO = Hello(1, "vllm", "boot-1", 1, started_s=T - 500.0, max_num_seqs=8)
 REBORN = replace(HELLO, sender=2, boot_id="boot-2", started_s=T - 1.0)
 IDLE = Reading(1, 5, T, 0, 0, 0.0)
-BUSY = replace(IDLE, running=5)
-STALE = replace(BUSY, at_s=T - 31.0)
+BUSY = IDLE._replace(running=5)
+STALE = BUSY._replace(at_s=T - 31.0)
 WARM, GIVEN_UP = Progress("boot-1", Phase.WARM), Progress("boot-1", Phase.GIVEN_UP, "refused")
 
 
@@ -44,7 +44,7 @@ IN_STATE = {
     State.DRAINING: engine_after(GOOD, HELLO, IDLE, Drain()),
     State.DOWN: engine_after(GOOD, HELLO, IDLE, REFUSED),
 }
-NEXT = replace(BUSY, seq=6, at_s=T)
+NEXT = BUSY._replace(seq=6, at_s=T)
 EVENTS = {
     "hello": HELLO,
     "hello of a new boot": REBORN,
@@ -120,7 +120,7 @@ def test_silence_after_work_is_a_hang_after_30_s_of_heartbeats(silence_s, state)
 
 
 def test_waiting_requests_are_work_too():
-    engine = engine_after(GOOD, HELLO, replace(STALE, running=0, waiting=2))
+    engine = engine_after(GOOD, HELLO, STALE._replace(running=0, waiting=2))
     assert judge(engine, SETTINGS, T).state is State.HUNG
 
 
@@ -160,7 +160,7 @@ FRESH = replace(HELLO, started_s=T - 10.0)
 
 
 def test_only_who_is_to_be_warmed_up_is_cold():
-    fresh = engine_after(GOOD, FRESH, replace(IDLE, generated_tokens=0))
+    fresh = engine_after(GOOD, FRESH, IDLE._replace(generated_tokens=0))
     assert is_cold(fresh, SETTINGS, T)
     for event in (REFUSED, Drain(), Progress("boot-1", Phase.RUNNING)):
         assert not is_cold(fold(fresh, event, T), SETTINGS, T)
@@ -172,7 +172,7 @@ def test_nobody_is_cold_before_it_is_known_what_it_has_done():
     """A restarted sidecar hears who an engine is a moment before how it stands."""
     heard = engine_after(GOOD, FRESH)
     assert not is_cold(heard, SETTINGS, T)
-    served = fold(heard, replace(IDLE, generated_tokens=10_000), T)
+    served = fold(heard, IDLE._replace(generated_tokens=10_000), T)
     assert not is_cold(served, SETTINGS, T)
     assert judge(served, SETTINGS, T).state is State.SERVING
 

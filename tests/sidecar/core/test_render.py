@@ -54,7 +54,7 @@ def test_a_steady_engine_in_full():
 
 
 def test_the_scores_of_the_other_classes_are_published_beside_the_capacity_score():
-    snapshot = rendered(engine_after(HELLO, replace(STEP, kv_usage=0.9, waiting=0)))
+    snapshot = rendered(engine_after(HELLO, STEP._replace(kv_usage=0.9, waiting=0)))
     assert snapshot.capacity_score == round(0.5 * 0.1 + 0.3 * 0.75 + 0.2, 4)
     assert snapshot.scores == {
         "short": round(0.3 * 0.1 + 0.5 * 0.75 + 0.2, 4),
@@ -73,7 +73,7 @@ def test_a_server_that_warms_up_has_no_headroom_in_any_class():
     [(0.25, 257, 192), (0.0, 257, 256), (1.0, 257, 0), (0.5, 1, 0), (0.5, 0, 0), (0.5, None, None)],
 )
 def test_one_block_is_vllms_own_and_never_free(usage, total, free):
-    engine = engine_after(replace(HELLO, total_blocks=total), replace(STEP, kv_usage=usage))
+    engine = engine_after(replace(HELLO, total_blocks=total), STEP._replace(kv_usage=usage))
     assert rendered(engine).free_blocks == free
 
 
@@ -109,7 +109,7 @@ def test_what_a_silent_plugin_said_last_is_not_published():
 
 def test_speeds_are_told_once_they_are_known_and_while_nothing_is_heard():
     steps = [
-        replace(STEP, seq=6 + n, at_s=T - 20.0 + n / 10, waiting=0, prompt_tokens=0,
+        STEP._replace(seq=6 + n, at_s=T - 20.0 + n / 10, waiting=0, prompt_tokens=0,
                 generated_tokens=2 * n)
         for n in range(20)
     ]  # fmt: skip
@@ -133,7 +133,7 @@ def test_the_number_grows_with_every_change_even_within_a_millisecond():
     first = sequenced(rendered(engine), None, T)
     numbers = [first.seq]
     for waiting in (2, 3):
-        engine = fold(engine, replace(STEP, seq=5 + waiting, at_s=T, waiting=waiting), T)
+        engine = fold(engine, STEP._replace(seq=5 + waiting, at_s=T, waiting=waiting), T)
         first = sequenced(rendered(engine), first, T)
         numbers.append(first.seq)
     assert numbers == [1_000_000, 1_000_001, 1_000_002]

@@ -3,7 +3,6 @@
 The tolerances are those of the module's promises. What is told moves by steps of 5 %.
 """
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -110,7 +109,7 @@ def test_idleness_changes_nothing():
     lone = [Request(START_S + 9000.0 + n * hour_s, 3000, 40) for n in range(40)]
     later.steps = 10**6
     for number, reading in enumerate(later.run(lone, Random(1))):
-        of_us = replace(reading, seq=10**6 + number)
+        of_us = reading._replace(seq=10**6 + number)
         engine = fold(engine, of_us, of_us.at_s)
     assert engine.speeds.learned.step_s == told.step_s == STEP_S
     assert engine.speeds.learned.prefill_tokens_per_s == told.prefill_tokens_per_s

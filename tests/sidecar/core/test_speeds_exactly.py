@@ -26,8 +26,7 @@ class Told:
     def step(self, took_s=0.1, times=1, prompts=0, made=4, hits=0, **changes):
         for _ in range(times):
             last = self.last
-            self.last = replace(
-                last,
+            self.last = last._replace(
                 seq=last.seq + 1,
                 at_s=last.at_s + took_s,
                 prompt_tokens=last.prompt_tokens + prompts,
@@ -145,9 +144,9 @@ def test_what_vllm_does_not_say_is_not_guessed(unknown):
     for _ in range(30):
         told.step()
         told.engine = fold(
-            told.engine, replace(told.last, seq=told.last.seq + 1, **{unknown: None}), 2000.0
+            told.engine, told.last._replace(seq=told.last.seq + 1, **{unknown: None}), 2000.0
         )
-        told.last = replace(told.last, seq=told.last.seq + 1)
+        told.last = told.last._replace(seq=told.last.seq + 1)
     assert speeds(told.learned) == (None, None, None)
 
 

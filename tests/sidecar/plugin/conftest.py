@@ -5,7 +5,6 @@ tests/end_to_end/test_plugin.py.
 """
 
 import importlib
-import socket
 import sys
 import tempfile
 import time
@@ -15,8 +14,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from ullage_sidecar.channel import MAX_DATAGRAM_BYTES, decode
-from ullage_sidecar.core.reading import Hello, Reading
+from ear import Ear
 
 
 class FakeStatLoggerBase:
@@ -29,40 +27,6 @@ def fake_module(name: str, **names: object) -> ModuleType:
     return module
 
 
-class Listener:
-    """The sidecar's end of the channel."""
-
-    def __init__(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.settimeout(2.0)
-        self._socket.bind(str(path))
-
-    def next(self) -> Hello | Reading:
-        return decode(self._socket.recv(MAX_DATAGRAM_BYTES))
-
-    def hello(self) -> Hello:
-        while not isinstance(heard := self.next(), Hello):
-            pass
-        return heard
-
-    def reading(self) -> Reading:
-        while not isinstance(heard := self.next(), Reading):
-            pass
-        return heard
-
-    def hears_nothing_for(self, silence_s: float) -> bool:
-        self._socket.settimeout(silence_s)
-        try:
-            self._socket.recv(MAX_DATAGRAM_BYTES)
-        except TimeoutError:
-            return True
-        return False
-
-    def close(self) -> None:
-        self._socket.close()
-
-
 @pytest.fixture
 def socket_path() -> Iterator[Path]:
     """A path that fits in a unix socket's address, where nobody listens yet."""
@@ -71,11 +35,11 @@ def socket_path() -> Iterator[Path]:
 
 
 @pytest.fixture
-def listen(socket_path: Path) -> Iterator[Callable[[], Listener]]:
+def listen(socket_path: Path) -> Iterator[Callable[[], Ear]]:
     made = []
 
-    def listen() -> Listener:
-        made.append(Listener(socket_path))
+    def listen() -> Ear:
+        made.append(Ear(socket_path))
         return made[-1]
 
     yield listen

@@ -1,5 +1,6 @@
 """The sending end: what tests/sidecar/test_channel.py does not say of it."""
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -7,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from ullage_sidecar.channel import MAX_DATAGRAM_BYTES, Sender, decode, encode_hello
-from ullage_sidecar.core.reading import Hello
+from ullage_sidecar.channel import MAX_DATAGRAM_BYTES, Sender, decode, encode_hello, encode_step
+from ullage_sidecar.core.reading import Hello, Reading
 
 HELLO = Hello(sender=42, name="gpu-03", boot_id="a-1-2", pid=7, started_s=1.5)
+STEP = encode_step(42, 1, 2.0, (1, 0, 0.5, 0, 0, 0, 0, 0))
 
 
 def open_files() -> set[str]:
@@ -33,27 +35,49 @@ def test_a_listener_that_comes_late_is_found(sender: Sender, listen: Callable[[]
     assert listener.next() == HELLO
 
 
-def test_a_listener_that_went_while_two_threads_sent_is_found_again_by_the_same_socket(
+def test_a_sender_keeps_its_descriptor_for_life(sender: Sender, listen: Callable[[], Any]) -> None:
+    # Another file could get the number of a closed one while a thread still writes to that.
+    assert sender._socket is None
+    descriptors = []
+    for _ in range(3):
+        listener = listen()
+        assert sender.connect()
+        assert sender.send(encode_hello(HELLO))
+        assert listener.next() == HELLO
+        descriptors.append(sender._socket.fileno())
+        assert not os.get_inheritable(descriptors[-1])
+        listener.close()
+        assert not sender.send(b"x")
+    assert len(set(descriptors)) == 1
+
+
+def test_while_one_thread_sends_without_pause_another_finds_the_listener_again(
     sender: Sender, listen: Callable[[], Any]
 ) -> None:
-    # Another socket could get the number of a closed one while a thread still writes to that.
-    first = listen()
-    sender.connect()
-    first.close()
-    threads = [threading.Thread(target=sender.send, args=(b"x",)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    done, ended_well = threading.Event(), []
+
+    def send() -> None:
+        while not done.is_set():
+            sender.send(STEP)
+        ended_well.append(True)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        before = open_files()
+        for _ in range(20):
+            listener = listen()
+            heard = False
+            while not heard:  # What failed just now may only now be known to have failed.
+                assert sender.connect()
+                heard = not listener.hears_nothing_for(0.02)
+            assert isinstance(listener.next(), Reading)
+            listener.close()
+    finally:
+        done.set()
         thread.join()
-    assert sender.dropped == 2
-    descriptors = open_files()
-
-    second = listen()
-    assert sender.connect()
-
-    assert sender.send(encode_hello(HELLO))
-    assert second.next() == HELLO
-    assert len(open_files() - descriptors) == 1  # the second listener's
+    assert ended_well
+    assert len(open_files() - before) <= 1  # the sender's own
 
 
 @pytest.mark.parametrize("path", ["x" * 200, "/nowhere/at/all", "/etc/passwd"])
