@@ -6,8 +6,9 @@ core folds. Nothing here knows sockets, HTTP or clocks.
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from math import inf
 from typing import Final
 
@@ -25,6 +26,7 @@ from ullage_sidecar.core.engine import (
     Unread,
     Woken,
     fold,
+    fold_steps,
     forgotten,
 )
 from ullage_sidecar.core.health import Probe
@@ -170,7 +172,7 @@ class Node:
         """Take in what a server's `/metrics` says of one engine: a hello, then a reading."""
         self._settle()
         if isinstance(event, Reading):
-            self._hear_reading(event, now_s)
+            self._hear_readings((event,), now_s)
         else:
             self._hear_hello(event, now_s)
         self._tell()
@@ -325,21 +327,24 @@ class Node:
         """Fold what was heard, in order, each as of its arrival."""
         heard, self._heard, self._heard_bytes = self._heard, [], 0
         for datagrams, now_s in heard:
-            for event in decode_all(datagrams):
-                if isinstance(event, Reading):
-                    self._hear_reading(event, now_s)
-                elif isinstance(event, Hello):
-                    self._hear_hello(event, now_s)
-                else:
-                    self._refuse(event, now_s)
+            for sender, events in groupby(decode_all(datagrams), _teller):
+                if sender is not None:
+                    self._hear_readings([e for e in events if isinstance(e, Reading)], now_s)
+                    continue
+                for event in events:
+                    if isinstance(event, Hello):
+                        self._hear_hello(event, now_s)
+                    elif isinstance(event, DatagramError):
+                        self._refuse(event, now_s)
 
-    def _hear_reading(self, reading: Reading, now_s: float) -> None:
-        key = self._speakers.get(reading.sender)
+    def _hear_readings(self, readings: Sequence[Reading], now_s: float) -> None:
+        """Of one sender."""
+        key = self._speakers.get(readings[0].sender)
         engine = self._engines.get(key) if key else None
         if key is None or engine is None:  # It has not said hello, or its rank is gone.
-            self.strays.early += 1
+            self.strays.early += len(readings)
             return
-        self._engines[key] = fold(engine, reading, now_s)
+        self._engines[key] = fold_steps(engine, readings, now_s)
 
     def _hear_hello(self, hello: Hello, now_s: float) -> None:
         if hello.name not in self._places:
@@ -417,6 +422,11 @@ class Node:
         self.strays.malformed += 1
         if self._seldom["malformed"].allows(now_s):
             _log.warning(line("malformed", why=error, total=self.strays.malformed))
+
+
+def _teller(event: Hello | Reading | DatagramError) -> int | None:
+    """Whose step it is; `None`: it is none."""
+    return event.sender if isinstance(event, Reading) else None
 
 
 def _same(left: tuple[Snapshot, ...], right: tuple[Snapshot, ...]) -> bool:

@@ -3,8 +3,9 @@
     make bench-sidecar                       (two minutes)
     python tests/bench/bench_sidecar.py [--windows 3] [--seconds 4]
 
-A real sidecar process; the engines are fakes (`fake_engines.py`, a process of its own), the routers
-that poll as well (`pollers.py`). CPU is the kernel's account of the sidecar's process tree, in
+A real sidecar process; the engines are fakes (`fake_engines.py`, a process of its own), so are the
+routers that poll or watch (`pollers.py`, `watchers.py`). CPU is what the kernel counts of the
+sidecar's process tree, in
 nanoseconds: what it used, whoever else was running; but who shares a core's caches makes it dearer.
 Each figure is the median of `windows` windows of `seconds` each, taken once the score's own window
 (5 s) is full. Latency is what a poller sees, so the machine is in it: the floor is the same pollers
@@ -53,16 +54,32 @@ FLOOR = Bar("ms", None, None)
 DROPPED = Bar("steps", 0.0, 0.0)
 
 STEPS_PER_S = 100
-SITUATIONS = (
-    # engines, steps per second of each, then by how many pollers it is asked in turn
-    (0, 0, (0,)),
-    (8, 0, (0,)),
-    (1, STEPS_PER_S, (0,)),
-    (2, STEPS_PER_S, (0, 2)),
-    (8, STEPS_PER_S, (0, 2, 100)),
-)
-LONE_POLLERS = 2
 CROWD = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Askers:
+    """Who wants to know."""
+
+    pollers: int = 0
+    watchers: int = 0
+
+    def __str__(self) -> str:
+        if self.watchers:
+            return f"{self.watchers} watch"
+        return f"{self.pollers} poll 2/s" if self.pollers else "nobody asks"
+
+
+NOBODY, TWO_POLL, TWO_WATCH = Askers(), Askers(pollers=2), Askers(watchers=2)
+MANY_POLL = Askers(pollers=CROWD)
+SITUATIONS = (
+    # engines, steps per second of each, then who asks, one after the other
+    (0, 0, (NOBODY,)),
+    (8, 0, (NOBODY,)),
+    (1, STEPS_PER_S, (NOBODY, TWO_WATCH)),
+    (2, STEPS_PER_S, (NOBODY, TWO_POLL, TWO_WATCH)),
+    (8, STEPS_PER_S, (NOBODY, TWO_POLL, TWO_WATCH, MANY_POLL)),
+)
 
 
 def cpu_s(child: Child) -> float:
@@ -130,17 +147,24 @@ def constant_server(path: Path) -> Iterator[int]:
         yield port
 
 
-def polled(port: int, pollers: int, seconds: float) -> subprocess.Popen:
-    """Start the pollers."""
-    argv = [sys.executable, HERE / "pollers.py", str(port), str(pollers), str(POLL_S), str(seconds)]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+def asked_by(askers: Askers, port: int, seconds: float) -> subprocess.Popen | None:
+    """Start who asks, for so long."""
+    if askers.watchers:
+        argv = ["watchers.py", port, askers.watchers, seconds]
+    elif askers.pollers:
+        argv = ["pollers.py", port, askers.pollers, POLL_S, seconds]
+    else:
+        return None
+    script, *arguments = map(str, argv)
+    command = [sys.executable, HERE / script, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def answers(pollers: subprocess.Popen) -> dict:
-    """What the pollers saw, when they are done."""
-    said, _ = pollers.communicate(timeout=60.0)
-    if pollers.returncode:
-        raise SystemExit("the pollers failed")
+def answers(client: subprocess.Popen) -> dict:
+    """What they saw, when they are done."""
+    said, _ = client.communicate(timeout=60.0)
+    if client.returncode:
+        raise SystemExit("who asked has failed")
     return json.loads(said)
 
 
@@ -150,19 +174,19 @@ class Window:
 
     cpu: float
     """% of a core."""
-    seen: dict | None
-    """What the pollers saw."""
+    seen: dict
+    """What those who asked saw."""
 
 
-def window(child: Child, port: int, pollers: int, seconds: float) -> Window:
-    """Measure once. Starting the pollers and their last answers are outside."""
-    client = polled(port, pollers, seconds + 2.0) if pollers else None
+def window(child: Child, port: int, askers: Askers, seconds: float) -> Window:
+    """Measure once. The start of those who ask, and their last answers, are outside."""
+    client = asked_by(askers, port, seconds + 2.0)
     if client:
         time.sleep(1.5)
     began_s, used_s = time.monotonic(), cpu_s(child)
     time.sleep(seconds)
     used_s, took_s = cpu_s(child) - used_s, time.monotonic() - began_s
-    return Window(100.0 * used_s / took_s, answers(client) if client else None)
+    return Window(100.0 * used_s / took_s, answers(client) if client else {})
 
 
 class Report:
@@ -186,7 +210,7 @@ class Report:
 
 def measure(report: Report, asked: argparse.Namespace, directory: Path) -> None:
     """Go through the situations."""
-    for engines, steps_per_s, crowds in SITUATIONS:
+    for engines, steps_per_s, everybody in SITUATIONS:
         path = directory / f"{engines}-{steps_per_s}.sock"
         with ExitStack() as stack:
             health_ports, fakes = stack.enter_context(fake_engines(path, engines, steps_per_s))
@@ -195,16 +219,14 @@ def measure(report: Report, asked: argparse.Namespace, directory: Path) -> None:
             fakes.stdin.flush()
             time.sleep(WARM_UP_S)
             name = f"{engines} engines x {steps_per_s} steps/s"
-            for pollers in crowds:
-                runs = [window(child, port, pollers, asked.seconds) for _ in range(asked.windows)]
-                what = f"{name}, {pollers} pollers x 2/s" if pollers else f"{name}, nobody asks"
-                bar = CPU if pollers <= LONE_POLLERS else CPU_AMONG_POLLERS
-                report.line(f"CPU: {what}", [run.cpu for run in runs], bar)
-                if pollers >= CROWD:
-                    for share in ("p50_ms", "p99_ms"):
-                        bar = LATENCY if share == "p99_ms" else FLOOR
-                        seen = [run.seen[share] for run in runs]
-                        report.line(f"GET /v1/snapshots {share[:3]}: {what}", seen, bar)
+            for askers in everybody:
+                runs = [window(child, port, askers, asked.seconds) for _ in range(asked.windows)]
+                what, is_crowd = f"{name}, {askers}", askers is MANY_POLL
+                cpu = CPU_AMONG_POLLERS if is_crowd else CPU
+                report.line(f"CPU: {what}", [run.cpu for run in runs], cpu)
+                for share, bar in (("p50_ms", FLOOR), ("p99_ms", LATENCY)) if is_crowd else ():
+                    seen = [run.seen[share] for run in runs]
+                    report.line(f"GET /v1/snapshots {share[:3]}: {what}", seen, bar)
             if engines == max(engines for engines, _, _ in SITUATIONS) and steps_per_s:
                 rss, pss = memory_mb(child)
                 report.line(f"resident memory: {name}", [rss], MEMORY)
@@ -242,7 +264,8 @@ def main() -> int:
         measure(report, asked, directory)
         with constant_server(directory / "constant.log") as port:
             floor = [
-                answers(polled(port, CROWD, asked.seconds))["p99_ms"] for _ in range(asked.windows)
+                answers(asked_by(MANY_POLL, port, asked.seconds))["p99_ms"]
+                for _ in range(asked.windows)
             ]
         report.line(f"floor of p99: a constant, {CROWD} pollers x 2/s", floor, FLOOR)
     return int(bool(report.missed))

@@ -23,7 +23,7 @@ warm-up, `Woken` from the sidecar's own clock. Rules
 The values made anew for every step are named tuples: a frozen dataclass takes four times as long.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, nextafter
 from types import MappingProxyType
@@ -166,7 +166,7 @@ class Engine(NamedTuple):
 def fold(engine: Engine, event: Event, now_s: float) -> Engine:
     """The engine after one event that arrived at `now_s`. Total: no event is an error."""
     if isinstance(event, Reading):
-        return _after_reading(engine, event, now_s)
+        return fold_steps(engine, (event,), now_s)
     if isinstance(event, Hello):
         return _after_hello(engine, event, now_s)
     if isinstance(event, Probe):
@@ -295,49 +295,54 @@ def _is_former(engine: Engine, started_s: float, now_s: float) -> bool:
     return started_s <= engine.started_s and engine.age_s(now_s) <= SILENT_AFTER_S
 
 
-def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
-    sender = engine.senders.get(reading.sender)
+def fold_steps(engine: Engine, readings: Sequence[Reading], now_s: float) -> Engine:
+    """The engine after readings of one sender that arrived together: as after each in turn."""
+    sender = engine.senders.get(readings[0].sender) if readings else None
     if sender is None:
         return engine
-    before, counts, health, at_s = sender.step, engine.counts, engine.health, reading.at_s
-    speeds = engine.speeds
-    if before is None:
-        before = _baseline(engine, reading)
-    if reading.seq > before.seq:
-        counts = counts.with_step(before, reading)
-        if len(engine.senders) == 1:
-            speeds = speeds.with_step(before, reading, counts)
+    before, heard_s = sender.step, engine.heard_s
+    counts, signals, speeds = engine.counts, engine.signals, engine.speeds
+    learned, hello = engine.learned_seqs, engine.hello
+    learns = hello is not None and hello.max_num_seqs is None
+    for reading in readings:
+        at_s = reading.at_s
+        if before is None:
+            before = _baseline(engine, reading)
+        if reading.seq > before.seq:
+            counts = counts.with_step(before, reading)
+            speeds = _sped(engine, speeds, signals, before, reading, counts)
+            said_s = at_s
+        elif reading.seq == before.seq:
+            counts = counts.with_heartbeat(before, reading)
+            speeds = speeds.with_tokens(before, reading)
+            said_s = -inf  # Its hellos speak for its repeats.
+            if _was_the_last(signals, reading, now_s):
+                at_s = nextafter(signals.stepped_at_s or 0.0, inf)
         else:
-            blocks = engine.hello.total_blocks if engine.hello else None
-            speeds = speeds.with_shared_step(before, reading, engine.signals, blocks)
-    elif reading.seq == before.seq:
-        counts = counts.with_heartbeat(before, reading)
-        speeds = speeds.with_tokens(before, reading)
-        if _was_the_last(engine.signals, reading, now_s):
-            at_s = nextafter(engine.signals.stepped_at_s or 0.0, inf)
-    else:
-        return engine
-    said_s = now_s
-    if sender.dates:  # Its hellos speak for its repeats.
-        said_s = reading.at_s if reading.seq > before.seq else -inf
-    if not health.answered and reading.seq > 0:
+            continue
+        signals = signals.with_step(
+            reading.running, reading.waiting, reading.kv_usage, min(at_s, now_s)
+        )
+        heard_s = _latest(heard_s, said_s if sender.dates else now_s, now_s)
+        if learns:
+            learned = slots.learned(learned, reading.running, reading.waiting)
+        before = reading
+    if before is None or counts is engine.counts:
+        return engine  # They were older than what is known.
+    health = engine.health
+    if not health.answered and before.seq > 0:
         health = replace(health, answered=True)
-    teller = Sender(sender.first_s, now_s, reading, sender.unstepped, sender.dropped, sender.dates)
-    learned = engine.learned_seqs
-    if engine.hello is not None and engine.hello.max_num_seqs is None:
-        learned = slots.learned(learned, reading.running, reading.waiting)
+    teller = Sender(sender.first_s, now_s, before, sender.unstepped, sender.dropped, sender.dates)
     return Engine(
         engine.name,
         engine.rank,
         engine.since_s,
-        engine.signals.with_step(
-            reading.running, reading.waiting, reading.kv_usage, min(at_s, now_s)
-        ),
-        engine.hello,
+        signals,
+        hello,
         engine.started_s,
-        _latest(engine.heard_s, said_s, now_s),
+        heard_s,
         health,
-        {**engine.senders, reading.sender: teller},
+        {**engine.senders, readings[0].sender: teller},
         counts,
         engine.drain,
         engine.warm_up,
@@ -349,6 +354,15 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
         engine.handed_over,
         learned,
     )
+
+
+def _sped(
+    engine: Engine, speeds: Speeds, last: Signals, before: Reading, step: Reading, counts: Counts
+) -> Speeds:
+    if len(engine.senders) == 1:
+        return speeds.with_step(before, step, counts)
+    blocks = engine.hello.total_blocks if engine.hello else None
+    return speeds.with_shared_step(before, step, last, blocks)
 
 
 def _was_the_last(signals: Signals, repeated: Reading, now_s: float) -> bool:

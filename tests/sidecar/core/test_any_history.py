@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from ullage_shared.snapshot import SCHEMA, Document, decode, encode
 from ullage_sidecar.core.assess import assess
 from ullage_sidecar.core.depletion import DepletionSettings
-from ullage_sidecar.core.engine import Drain, Engine, Undrain, Unread, Woken, fold
+from ullage_sidecar.core.engine import (
+    Drain,
+    Engine,
+    Undrain,
+    Unread,
+    Woken,
+    fold,
+    fold_steps,
+)
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.penalty import Form, PenaltySettings
 from ullage_sidecar.core.reading import PLUGIN, SCRAPE, Hello, Reading
@@ -117,3 +125,18 @@ def test_no_history_raises_or_yields_an_unsound_snapshot(history, settings):
             assert snapshot.seq >= last.seq
         assert engine.counts.lost >= lost
         last, lost = snapshot, engine.counts.lost
+
+
+@given(histories, st.lists(readings, max_size=12), senders)
+def test_steps_that_arrive_together_are_folded_as_each_in_turn(history, steps, sender):
+    engine, now_s = Engine("vllm", 0, START_S, Signals.of(Settings())), START_S
+    for event, later_s in history:
+        now_s += later_s
+        engine = fold(engine, event, now_s)
+    hello = Hello(sender, "vllm", "d", 1, now_s + 1.0, said_s=now_s)
+    engine = fold(engine, hello, now_s)
+    steps = [step._replace(sender=sender) for step in steps]
+    one_by_one = engine
+    for step in steps:
+        one_by_one = fold(one_by_one, step, now_s)
+    assert fold_steps(engine, steps, now_s) == one_by_one
