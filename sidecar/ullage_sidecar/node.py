@@ -96,7 +96,8 @@ class Node:
     def pulse(self, now_s: float) -> None:
         """Say that this process runs: every `PULSE_S`, from the start on or never.
 
-        Whoever comes first after an absence, pulse, reading, probe or question, finds it.
+        Whoever comes first after an absence, pulse, probe or question, finds it. What was heard
+        just before lay in the queue: it is folded as of before.
         """
         self._notice_absence(now_s)
         self._pulse_s = now_s
@@ -118,7 +119,6 @@ class Node:
 
         It is folded with others of its batch, at the latest before anybody looks.
         """
-        self._notice_absence(now_s)
         self._heard.append((datagram, now_s))
         if len(self._heard) >= BATCH:
             self._settle()
