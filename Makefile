@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-decide bench-fresh bench-proxy bench-record bench-vllm conformance soak versions clean
+.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-decide bench-fresh bench-proxy bench-record bench-speeds bench-vllm conformance soak versions clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -50,6 +50,9 @@ bench-decide: env ## what a decision costs at 8 to 1,000 replicas, and rememberi
 
 bench-fresh: env env-vllm ## what a fresh server's first requests pay, with warm-up and without
 	PYTHONPATH=deploy $(BIN)/python tests/bench/bench_fresh.py --venv $(VLLM) --model $(MODEL)
+
+bench-speeds: env ## what it costs the sidecar to learn an engine's speeds
+	PYTHONPATH=tests/support $(BIN)/python tests/bench/bench_speeds.py
 
 fuzz: env ## the data plane against random bytes and misbehaving peers (FUZZ_SECONDS=300)
 	-$(BIN)/pip install --quiet --group fuzz

@@ -126,7 +126,8 @@ class Node:
     def pulse(self, now_s: float) -> None:
         """Say that this process runs: every `PULSE_S`, from the start on or never.
 
-        Whoever comes first after an absence, pulse, reading, probe or question, finds it.
+        Whoever comes first after an absence, pulse, probe or question, finds it. What was heard
+        just before lay in the queue: it is folded as of before.
         """
         self._notice_absence(now_s)
         self._pulse_s = now_s
@@ -148,7 +149,6 @@ class Node:
 
         They are folded with others of their batch, at the latest before anybody looks.
         """
-        self._notice_absence(now_s)
         self._heard.append((datagrams, now_s))
         self._heard_bytes += len(datagrams)
         if self._heard_bytes >= BATCH_BYTES:
@@ -202,7 +202,9 @@ class Node:
         former = [
             key
             for key, engine in ranks.items()
-            if (silent_s := silent_after_death_s(engine, now_s)) is not None and silent_s > limit_s
+            if engine.hello is not None
+            and (silent_s := silent_after_death_s(engine, now_s)) is not None
+            and silent_s > limit_s
         ]
         for key in former:
             del self._engines[key]

@@ -191,9 +191,8 @@ def forgotten(engine: Engine, now_s: float) -> Engine:
 
     It has started anew, so its drain has ended too.
     """
-    health = replace(engine.health, died_s=None)
-    signals, counts = engine.signals.cleared(), engine.counts
-    return Engine(engine.name, 0, now_s, signals, health=health, counts=counts)
+    signals = engine.signals.cleared()
+    return Engine(engine.name, 0, now_s, signals, health=engine.health, counts=engine.counts)
 
 
 def _after_probe(engine: Engine, probe: Probe, now_s: float) -> Engine:
