@@ -46,6 +46,7 @@ signs_of_life_s = {LIFE_S}
 hung_after_s = {HUNG_S}
 
 [warm_up]
+rounds = 0
 zero_until_s = {COLD_S}
 ramp_until_s = {COLD_S + 2.0}
 """
