@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-decide bench-fresh bench-proxy bench-record bench-speeds bench-vllm conformance soak versions clean
+.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-decide bench-fresh bench-proxy bench-push bench-record bench-speeds bench-vllm conformance soak versions clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -60,6 +60,9 @@ fuzz: env ## the data plane against random bytes and misbehaving peers (FUZZ_SEC
 
 bench-proxy: env system ## CPU, latency, long prompts and memory beside other proxies (12 minutes)
 	$(BIN)/python tests/bench/proxy/bench.py
+
+bench-push: env ## how late an engine's step is in a router's table, pushed and polled
+	PYTHONPATH=tests/support $(BIN)/python tests/bench/bench_push.py
 
 soak: env ## the router for ten minutes under churn: it gives back what it takes
 	$(BIN)/python tests/bench/proxy/soak.py
