@@ -33,8 +33,8 @@ from ullage_sidecar.control import Control, listening, path_of
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.drained import Kept
 from ullage_sidecar.node import Node
+from ullage_sidecar.sources import scrape
 from ullage_sidecar.sources.plugin import ListenError, readings
-from ullage_sidecar.sources.scrape import Scraper, machine_start
 from ullage_sidecar.sources.scraped import Server
 from ullage_sidecar.sources.settings import When
 
@@ -75,7 +75,7 @@ async def _run(config: Config) -> None:
     kept = Kept(Path(f"{config.socket}.drained"))
     node.resume(kept.read(), time.monotonic())
     with readings(Path(config.socket), lambda datagram: node.hear(datagram, time.monotonic())):
-        async with health.session(config.health) as client:
+        async with health.session(config.health) as client, scrape.session(config.health) as pages:
             scrapers = _scrapers(node)
             await asyncio.gather(
                 *(_first_probe(node, client, entry, scrapers) for entry in config.engine)
@@ -84,7 +84,7 @@ async def _run(config: Config) -> None:
             controlled = listening(control, path_of(config.socket), CLOSE_WITHIN_S)
             async with controlled, _serving(node), asyncio.TaskGroup() as group:
                 watches = (_watch(node, client, entry, scrapers) for entry in config.engine)
-                scrapes = (scraper.run(client) for scraper in scrapers.values())
+                scrapes = (scraper.run(pages) for scraper in scrapers.values())
                 chores = [_tick(node, kept), *watches, *scrapes]
                 tasks = [group.create_task(chore) for chore in chores]
                 await stop.wait()
@@ -93,7 +93,7 @@ async def _run(config: Config) -> None:
     _log.info(log.line("stopped"))
 
 
-Scrapers = Mapping[str, Scraper]
+Scrapers = Mapping[str, scrape.Scraper]
 """By server; none, if nothing is to be scraped."""
 
 
@@ -101,9 +101,9 @@ def _scrapers(node: Node) -> Scrapers:
     config = node.config
     if config.scrape.when is When.NEVER:
         return {}
-    machine = machine_start()
+    machine = scrape.machine_start()
     return {
-        entry.name: Scraper(
+        entry.name: scrape.Scraper(
             Server(entry.name, secrets.randbits(64), machine, entry.max_num_seqs or None),
             entry.url,
             config.scrape,
