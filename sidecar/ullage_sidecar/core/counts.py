@@ -29,17 +29,19 @@ class Counts(NamedTuple):
     def with_step(self, before: Reading, step: Reading) -> "Counts":
         """Add what happened between two steps of one sender."""
         lost = self.lost + step.seq - before.seq - 1
-        return self._replace(received=self.received + 1, lost=lost)._with_totals(before, step)
+        return self._with_totals(self.received + 1, lost, self.heartbeats, before, step)
 
     def with_heartbeat(self, before: Reading, again: Reading) -> "Counts":
         """Add one repeat of the last step; its totals may have grown since."""
-        return self._replace(heartbeats=self.heartbeats + 1)._with_totals(before, again)
+        return self._with_totals(self.received, self.lost, self.heartbeats + 1, before, again)
 
-    def _with_totals(self, before: Reading, now: Reading) -> "Counts":
+    def _with_totals(
+        self, received: int, lost: int, heartbeats: int, before: Reading, now: Reading
+    ) -> "Counts":
         return Counts(
-            self.received,
-            self.lost,
-            self.heartbeats,
+            received,
+            lost,
+            heartbeats,
             _grown(self.prompt_tokens, before.prompt_tokens, now.prompt_tokens),
             _grown(self.generated_tokens, before.generated_tokens, now.generated_tokens),
             _grown(self.preemptions, before.preemptions, now.preemptions),

@@ -40,18 +40,15 @@ class DepletionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 def slope_per_s(free: Window, now_s: float) -> float | None:
     """How fast the free ratio changes, per second; `None` when too little was read to say."""
-    slots = free.within(now_s)
-    if len(slots) < LEAST_READINGS or slots[-1].read_s - slots[0].read_s < (
-        LEAST_SHARE * free.span_s
+    read = free.moments(now_s)
+    if (
+        read is None
+        or read.number < LEAST_READINGS
+        or read.last_s - read.first_s < LEAST_SHARE * free.span_s
+        or read.spread <= 0.0
     ):
         return None
-    points = [(end_s - start_s, read_s - now_s, ratio) for start_s, end_s, ratio, read_s in slots]
-    weight_s = sum([held_s for held_s, _, _ in points])
-    mean_s = sum([held_s * at_s for held_s, at_s, _ in points]) / weight_s
-    mean = sum([held_s * ratio for held_s, _, ratio in points]) / weight_s
-    spread = sum([held_s * (at_s - mean_s) ** 2 for held_s, at_s, _ in points])
-    rise = sum([held_s * (at_s - mean_s) * (ratio - mean) for held_s, at_s, ratio in points])
-    return rise / spread if spread > 0.0 else None
+    return read.rise / read.spread
 
 
 def predicted(latest: float | None, slope: float | None, ahead_s: float) -> float | None:

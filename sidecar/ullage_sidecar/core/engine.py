@@ -321,6 +321,7 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
         said_s = reading.at_s if reading.seq > before.seq else -inf
     if not health.answered and reading.seq > 0:
         health = replace(health, answered=True)
+    teller = Sender(sender.first_s, now_s, reading, sender.unstepped, sender.dropped, sender.dates)
     learned = engine.learned_seqs
     if engine.hello is not None and engine.hello.max_num_seqs is None:
         learned = slots.learned(learned, reading.running, reading.waiting)
@@ -335,7 +336,7 @@ def _after_reading(engine: Engine, reading: Reading, now_s: float) -> Engine:
         engine.started_s,
         _latest(engine.heard_s, said_s, now_s),
         health,
-        {**engine.senders, reading.sender: sender._replace(heard_s=now_s, step=reading)},
+        {**engine.senders, reading.sender: teller},
         counts,
         engine.drain,
         engine.warm_up,

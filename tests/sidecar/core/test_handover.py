@@ -60,7 +60,7 @@ def test_a_plugin_is_heard_at_once_though_it_began_before_the_scraped_server():
 def test_a_handover_is_no_new_incarnation(engine):
     before = BY_PLUGIN if engine is HANDED_TO_SCRAPE else BY_SCRAPE
     assert engine.hello.boot_id == before.hello.boot_id
-    assert engine.signals.free.slots or engine.signals.free.at_s == T
+    assert engine.signals.free.filling or engine.signals.free.at_s == T
     assert engine.health.answered
     assert engine.started_s == SCRAPED.started_s
     assert assess(engine, SETTINGS, LATER_S).state is State.SERVING

@@ -75,6 +75,10 @@ def test_merging_short_stretches_keeps_the_mean(rate_hz):
     assert window.mean(105.0) == pytest.approx(0.5, abs=0.01)
 
 
+def slots_of(window):
+    return [*window.old, *window.young, *filter(None, [window.filling])]
+
+
 @given(histories)
 def test_a_window_never_holds_more_than_twice_its_slots(history):
     window = Window(5.0)
@@ -82,8 +86,46 @@ def test_a_window_never_holds_more_than_twice_its_slots(history):
     for value, gap_s in history * 20:
         window = window.push(value, now_s)
         now_s += gap_s / 1000.0
-    assert len(window.slots) <= 2 * SLOTS + 1
-    assert len(window.within(now_s)) <= 2 * SLOTS + 3
+        assert len(slots_of(window)) <= 2 * SLOTS + 2
+
+
+@given(histories, st.floats(0.0, 12.0))
+def test_sums_kept_at_hand_are_the_sums_over_all_slots(history, later_s):
+    """To the last slot that leaves, and whatever the window went through before."""
+    window, now_s = Window(5.0), 100.0
+    for value, gap_s in history * 3:
+        window = window.push(value, now_s)
+        now_s += gap_s
+        for at_s in (now_s, now_s + later_s):
+            slots, read = window._each(at_s), window.moments(at_s)
+            assert (read is None) == (not slots) == (window.mean(at_s) is None)
+            if read is None:
+                continue
+            held_s = sum(slot.held_s for slot in slots)
+            assert read.number == len(slots)
+            assert (read.first_s, read.last_s) == (slots[0].read_s, slots[-1].read_s)
+            assert read.held_s == pytest.approx(held_s)
+            if held_s > 0.0:
+                mean = sum(slot.held_s * slot.value for slot in slots) / held_s
+                mean_s = sum(slot.held_s * slot.read_s for slot in slots) / held_s
+                moves = [(s.held_s, s.read_s - mean_s, s.value - mean) for s in slots]
+                assert read.value == pytest.approx(mean, rel=1e-9, abs=1e-6)
+                assert read.read_s == pytest.approx(mean_s, rel=1e-9)
+                spread = sum(w * t * t for w, t, _ in moves)
+                assert read.spread == pytest.approx(spread, rel=1e-6, abs=1e-9)
+                rise = sum(w * t * x for w, t, x in moves)
+                assert read.rise == pytest.approx(rise, rel=1e-6, abs=1e-3)
+
+
+@pytest.mark.parametrize("rate_hz", [3, 30, 300])
+def test_a_window_that_was_never_still_forgets_what_has_left_it(rate_hz):
+    """No sum has anything taken off it, so nothing of a monstrous value stays behind."""
+    window = Window(5.0).push(9e15, 0.0)
+    for tick in range(1, 20 * rate_hz):
+        window = window.push(tick % 2, tick / rate_hz)
+    assert window.mean(20.0) == pytest.approx(0.5, abs=0.05)
+    window, now_s = window.push(0.25, 20.0), 26.0
+    assert window.mean(now_s) == 0.25
 
 
 @given(histories, st.floats(0.0, 30.0), st.floats(0.0, 1.0))
