@@ -7,9 +7,9 @@ are kept of the same steps, and the whole fold of a reading. CPU time in µs, th
 """
 
 import argparse
-import itertools
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from random import Random
 
 from simulated_engine import Request, SimulatedEngine
@@ -52,7 +52,7 @@ def best_us(turns: int, steps: int, run: Callable[[], None]) -> float:
 def report(name: str, simulated: SimulatedEngine, told: Sequence[Reading], turns: int) -> None:
     """Measure one load and print a line."""
     counts, pairs = Counts(), []
-    for before, step in itertools.pairwise(told):
+    for before, step in pairwise(told):
         if step.seq > before.seq:
             counts = counts.with_step(before, step)
             pairs.append((before, step, counts))
