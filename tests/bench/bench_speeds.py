@@ -14,7 +14,8 @@ from random import Random
 
 from simulated_engine import Request, SimulatedEngine
 from ullage_sidecar.core.counts import Counts
-from ullage_sidecar.core.engine import Engine, fold
+from ullage_sidecar.core.engine import Engine
+from ullage_sidecar.core.fold import fold
 from ullage_sidecar.core.reading import Reading
 from ullage_sidecar.core.settings import Settings
 from ullage_sidecar.core.signals import Signals

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ullage_sidecar.core.engine import MAX_SENDERS, Drain, Engine, Undrain, fold
+from ullage_sidecar.core.engine import Drain, Engine, Undrain
+from ullage_sidecar.core.fold import MAX_SENDERS, fold
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import Hello, Reading
 from ullage_sidecar.core.settings import Settings

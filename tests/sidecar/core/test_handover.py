@@ -6,7 +6,8 @@ import pytest
 
 from ullage_shared.snapshot import State
 from ullage_sidecar.core.assess import assess
-from ullage_sidecar.core.engine import SILENT_AFTER_S, Drain, Engine, Unread, fold
+from ullage_sidecar.core.engine import Drain, Engine, Unread
+from ullage_sidecar.core.fold import SILENT_AFTER_S, fold
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import SCRAPE, Hello, Reading
 from ullage_sidecar.core.settings import Settings
