@@ -78,7 +78,7 @@ conformance: env system ## who keeps which promise: our router and its peers; wr
 	PYTHONPATH=tests $(BIN)/python -m conformance.table --write README.md
 
 versions: env env-vllm ## the plugin in vLLM 0.11.1 to the newest; writes the README's table (1 GB, 10 minutes)
-	PYTHONPATH=tests:deploy $(BIN)/python -m versions.run --venv $(VLLM) --model $(MODEL) \
+	PYTHONPATH=tests:tests/support:deploy $(BIN)/python -m versions.run --venv $(VLLM) --model $(MODEL) \
 		--write README.md
 
 env: .venv/wheel ## the environment of sidecar, router and tests

@@ -6,6 +6,7 @@ Downloads 0.8 GB and unpacks 1 GB below DIR, once. Less than a minute for each v
 """
 
 import argparse
+import contextlib
 import http.client
 import json
 import os
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ullage_sidecar.channel import MAX_DATAGRAM_BYTES, decode
+from ear import Ear
 from ullage_sidecar.core.reading import Hello, Reading
 from versions.judge import Done, faults, steps
 from versions.overlay import (
@@ -99,17 +100,13 @@ HEAD: Final = (
 def heard(path: Path) -> Iterator[list[Hello | Reading]]:
     """Play the sidecar: everything that is said at `path`, as it comes."""
     said: list[Hello | Reading] = []
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
-        ear.bind(str(path))
-        ear.settimeout(0.1)
-        closing = threading.Event()
+    closing = threading.Event()
+    with contextlib.closing(Ear(path)) as ear:
 
         def listen() -> None:
             while not closing.is_set():
-                try:
-                    said.append(decode(ear.recv(MAX_DATAGRAM_BYTES)))
-                except TimeoutError:
-                    continue
+                with contextlib.suppress(TimeoutError):
+                    said.append(ear.next(0.1))
 
         thread = threading.Thread(target=listen)
         thread.start()
