@@ -27,7 +27,7 @@ from ullage_sidecar.core.warmup import Phase, Progress, settled
 from ullage_sidecar.dummy_client import DummyClient, FailedError, RefusedError
 from ullage_sidecar.node import Key, Node
 
-LOOK_S: Final = 0.1
+LOOK_S: Final = 0.25
 PAUSE_S: Final = 1.0
 MOST_ADAPTERS: Final = 16
 

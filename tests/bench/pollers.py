@@ -56,9 +56,9 @@ async def main(port, count, period_s, seconds):
         pollers[asked % count].ask()
         asked += 1
         due_s = began_s + asked * period_s / count
-    await asyncio.sleep(2.0)
-    if any(poller.asked_s for poller in pollers):
-        raise SystemExit("an answer is missing")
+    async with asyncio.timeout(30.0):
+        while any(poller.asked_s for poller in pollers):  # noqa: ASYNC110 (the last answers)
+            await asyncio.sleep(0.01)
     took_ms.sort()
     p50, p99 = (took_ms[int(share * len(took_ms))] for share in (0.5, 0.99))
     seen = {"answers": len(took_ms), "unchanged": statuses.count(b"304")}

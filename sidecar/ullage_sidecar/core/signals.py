@@ -45,14 +45,16 @@ class Signals(NamedTuple):
         if self.stepped_at_s is not None and at_s < self.stepped_at_s:
             return self
         ratio = None if kv_usage is None else 1.0 - kv_usage
-        free = self.free.push(ratio, at_s)
-        return Signals(
-            free,
-            free if self.trend is self.free else self.trend.push(ratio, at_s),
-            self.running.push(running, at_s),
-            self.waiting.push(waiting, at_s),
-            at_s,
-        )
+        free, trend, in_run, queue, _ = self
+        if ratio != free.value:
+            moved = free.push(ratio, at_s)
+            trend = moved if trend is free else trend.push(ratio, at_s)
+            free = moved
+        if running != in_run.value:
+            in_run = in_run.push(running, at_s)
+        if waiting != queue.value:
+            queue = queue.push(waiting, at_s)
+        return Signals(free, trend, in_run, queue, at_s)
 
     def has_work(self) -> bool:
         """Does the newest step tell of running or waiting requests?"""
