@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-decide bench-fresh bench-proxy bench-record bench-vllm conformance soak versions clean
+.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-decide bench-fresh bench-proxy bench-push bench-record bench-speeds bench-vllm conformance soak versions clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -51,12 +51,18 @@ bench-decide: env ## what a decision costs at 8 to 1,000 replicas, and rememberi
 bench-fresh: env env-vllm ## what a fresh server's first requests pay, with warm-up and without
 	PYTHONPATH=deploy $(BIN)/python tests/bench/bench_fresh.py --venv $(VLLM) --model $(MODEL)
 
+bench-speeds: env ## what it costs the sidecar to learn an engine's speeds
+	PYTHONPATH=tests/support $(BIN)/python tests/bench/bench_speeds.py
+
 fuzz: env ## the data plane against random bytes and misbehaving peers (FUZZ_SECONDS=300)
 	-$(BIN)/pip install --quiet --group fuzz
 	PYTHONPATH=tests/support $(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
 
 bench-proxy: env system ## CPU, latency, long prompts and memory beside other proxies (12 minutes)
 	$(BIN)/python tests/bench/proxy/bench.py
+
+bench-push: env ## how late an engine's step is in a router's table, pushed and polled
+	PYTHONPATH=tests/support $(BIN)/python tests/bench/bench_push.py
 
 soak: env ## the router for ten minutes under churn: it gives back what it takes
 	$(BIN)/python tests/bench/proxy/soak.py
@@ -72,7 +78,7 @@ conformance: env system ## who keeps which promise: our router and its peers; wr
 	PYTHONPATH=tests $(BIN)/python -m conformance.table --write README.md
 
 versions: env env-vllm ## the plugin in vLLM 0.11.1 to the newest; writes the README's table (1 GB, 10 minutes)
-	PYTHONPATH=tests:deploy $(BIN)/python -m versions.run --venv $(VLLM) --model $(MODEL) \
+	PYTHONPATH=tests:tests/support:deploy $(BIN)/python -m versions.run --venv $(VLLM) --model $(MODEL) \
 		--write README.md
 
 env: .venv/wheel ## the environment of sidecar, router and tests

@@ -5,7 +5,7 @@ core folds. Nothing here knows sockets, HTTP or clocks.
 """
 
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -18,23 +18,15 @@ from ullage_sidecar.channel import DatagramError, decode_all
 from ullage_sidecar.config import Config
 from ullage_sidecar.core.assess import Assessment, assess
 from ullage_sidecar.core.change import Mark, mark, moved
-from ullage_sidecar.core.engine import (
-    SILENT_AFTER_S,
-    Drain,
-    Engine,
-    Undrain,
-    Unread,
-    Woken,
-    fold,
-    fold_steps,
-    forgotten,
-)
+from ullage_sidecar.core.engine import Drain, Engine, Undrain, Unread, Woken
+from ullage_sidecar.core.fold import SILENT_AFTER_S, fold, fold_steps, forgotten
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.life import is_cold, silent_after_death_s
 from ullage_sidecar.core.reading import SCRAPE, Hello, Reading
 from ullage_sidecar.core.render import label, render, sequenced
 from ullage_sidecar.core.signals import Signals
 from ullage_sidecar.core.warmup import Progress
+from ullage_sidecar.strays import Strays
 from ullage_sidecar.told import Told
 
 RENDER_EVERY_S: Final = 0.02
@@ -65,19 +57,6 @@ class Published:
     body: bytes
     marks: Mapping[Key, Mark] = field(default_factory=dict)
     """The engines as they were then."""
-
-
-@dataclass(slots=True)
-class Strays:
-    """Datagrams that reached no engine."""
-
-    malformed: int = 0
-    unmatched: int = 0
-    """Hellos of a name that no `[[engine]]` has."""
-    rival: int = 0
-    """Hellos of a second server that goes by the name of a first."""
-    early: int = 0
-    """Readings of a sender that has not said hello yet."""
 
 
 @dataclass(slots=True)
@@ -123,12 +102,13 @@ class Node:
         self._published: Published | None = None
         self._pulse_s = inf  # Who has no pulse cannot miss one.
         self._told = Told()
-        self._seldom: defaultdict[str, Seldom] = defaultdict(Seldom)
+        self._away = Seldom()
 
     def pulse(self, now_s: float) -> None:
         """Say that this process runs: every `PULSE_S`, from the start on or never.
 
-        Whoever comes first after an absence, pulse, reading, probe or question, finds it.
+        Whoever comes first after an absence, pulse, probe or question, finds it. What was heard
+        just before lay in the queue: it is folded as of before.
         """
         self._notice_absence(now_s)
         self._pulse_s = now_s
@@ -142,7 +122,7 @@ class Node:
         for key, engine in self._engines.items():
             self._engines[key] = fold(engine, Woken(), now_s)
         self._published_is_old()
-        if self._seldom["away"].allows(now_s):
+        if self._away.allows(now_s):
             _log.warning(line("was_away", seconds=round(away_s, 1), why="stopped, or starved"))
 
     def hear(self, datagrams: bytes, now_s: float) -> None:
@@ -150,7 +130,6 @@ class Node:
 
         They are folded with others of their batch, at the latest before anybody looks.
         """
-        self._notice_absence(now_s)
         self._heard.append((datagrams, now_s))
         self._heard_bytes += len(datagrams)
         if self._heard_bytes >= BATCH_BYTES:
@@ -204,7 +183,9 @@ class Node:
         former = [
             key
             for key, engine in ranks.items()
-            if (silent_s := silent_after_death_s(engine, now_s)) is not None and silent_s > limit_s
+            if engine.hello is not None
+            and (silent_s := silent_after_death_s(engine, now_s)) is not None
+            and silent_s > limit_s
         ]
         for key in former:
             del self._engines[key]
@@ -335,7 +316,7 @@ class Node:
                     if isinstance(event, Hello):
                         self._hear_hello(event, now_s)
                     elif isinstance(event, DatagramError):
-                        self._refuse(event, now_s)
+                        self.strays.refuse(event, now_s)
 
     def _hear_readings(self, readings: Sequence[Reading], now_s: float) -> None:
         """Of one sender."""
@@ -348,12 +329,12 @@ class Node:
 
     def _hear_hello(self, hello: Hello, now_s: float) -> None:
         if hello.name not in self._places:
-            self._turn_away(hello, now_s)
+            self.strays.turn_away(hello, self._places, now_s)
             return
         if not hello.first_rank <= hello.engine_index < hello.data_parallel_size <= MAX_RANKS:
             fault = f"rank {hello.engine_index} of {hello.data_parallel_size}"
             fault += f", from {hello.first_rank} on" if hello.first_rank else ""
-            self._refuse(DatagramError(f"hello: {fault}"), now_s)
+            self.strays.refuse(DatagramError(f"hello: {fault}"), now_s)
             return
         key = (hello.name, hello.engine_index)
         before = self._engines.get(key) or self._unheard(*key)
@@ -364,7 +345,7 @@ class Node:
             self._forget_ranks(present)
             self._say_source(before, engine)
         elif present is not None and hello.source != SCRAPE:
-            self._name_rivals(present, hello, now_s)
+            self.strays.name_rivals(present, hello, now_s)
         if self._speakers.get(hello.sender) != key:
             self._speakers = {
                 sender: key for key, engine in self._engines.items() for sender in engine.senders
@@ -386,42 +367,10 @@ class Node:
             if is_other and (engine.hello is None or key[1] >= hello.data_parallel_size):
                 del self._engines[key]
 
-    def _name_rivals(self, heard: Hello, ignored: Hello, now_s: float) -> None:
-        """A former incarnation that still speaks is another server of the same name."""
-        self.strays.rival += 1
-        if self._seldom["rival"].allows(now_s):
-            _log.warning(
-                line(
-                    "two_servers_of_one_name",
-                    engine=heard.name,
-                    heard_pid=heard.pid,
-                    ignored_pid=ignored.pid,
-                    fix="give each vLLM of this node its own ULLAGE_ENGINE and [[engine]]",
-                )
-            )
-
     def _say_source(self, before: Engine, now: Engine) -> None:
         was, source = (engine.hello and engine.hello.source for engine in (before, now))
         if source != was:
             _log.info(line("source", engine=label(now), was=was or "-", now=source))
-
-    def _turn_away(self, hello: Hello, now_s: float) -> None:
-        self.strays.unmatched += 1
-        if self._seldom["unmatched"].allows(now_s):
-            _log.warning(
-                line(
-                    "unmatched",
-                    engine=hello.name,
-                    pid=hello.pid,
-                    configured=",".join(self._places),
-                    fix="set ULLAGE_ENGINE of that vLLM to a configured name, or add an [[engine]]",
-                )
-            )
-
-    def _refuse(self, error: DatagramError, now_s: float) -> None:
-        self.strays.malformed += 1
-        if self._seldom["malformed"].allows(now_s):
-            _log.warning(line("malformed", why=error, total=self.strays.malformed))
 
 
 def _teller(event: Hello | Reading | DatagramError) -> int | None:

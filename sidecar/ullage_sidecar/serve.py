@@ -22,8 +22,8 @@ from ullage_sidecar.control import Control, Door, listening, path_of
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.drained import Kept
 from ullage_sidecar.node import PULSE_S, Node
+from ullage_sidecar.sources import scrape
 from ullage_sidecar.sources.plugin import ListenError, Readings, readings
-from ullage_sidecar.sources.scrape import Scraper, machine_start
 from ullage_sidecar.sources.scraped import Server
 from ullage_sidecar.sources.settings import When
 from ullage_sidecar.warmer import Warmer
@@ -52,7 +52,7 @@ async def serve(config: Config) -> None:
     )
     with ears as found:
         node.fetch = found.look
-        async with health.session(config.health) as client:
+        async with health.session(config.health) as client, scrape.session(config.health) as pages:
             scrapers = _scrapers(node)
             await asyncio.gather(
                 *(_first_probe(node, client, entry, scrapers) for entry in config.engine)
@@ -67,7 +67,7 @@ async def serve(config: Config) -> None:
                 warmer = Warmer(node, client, time.monotonic, VERSION)
                 chores = [_pulse(node), _tick(node, kept, found, door), warmer.run()]
                 chores += [_watch(node, client, entry, scrapers) for entry in config.engine]
-                chores += [scraper.run(client) for scraper in scrapers.values()]
+                chores += [scraper.run(pages) for scraper in scrapers.values()]
                 tasks = [group.create_task(chore) for chore in chores]
                 await stop.wait()
                 for task in tasks:
@@ -75,7 +75,7 @@ async def serve(config: Config) -> None:
     _log.info(log.line("stopped"))
 
 
-Scrapers = Mapping[str, Scraper]
+Scrapers = Mapping[str, scrape.Scraper]
 """By server; none, if nothing is to be scraped."""
 
 
@@ -83,9 +83,9 @@ def _scrapers(node: Node) -> Scrapers:
     config = node.config
     if config.scrape.when is When.NEVER:
         return {}
-    machine = machine_start()
+    machine = scrape.machine_start()
     return {
-        entry.name: Scraper(
+        entry.name: scrape.Scraper(
             Server(entry.name, secrets.randbits(64), machine, entry.max_num_seqs or None),
             entry.url,
             config.scrape,

@@ -31,7 +31,9 @@ MOST: Final = 256
 """Watchers at a time; one more is refused. Each is a connection, and a line in memory at most."""
 STALLED_S: Final = 5.0
 GOODBYE_S: Final = 0.2
-LOOK_EVERY_S: Final = 0.01
+LOOK_EVERY_S: Final = 0.005
+TIMER_S: Final = 0.001
+"""As fine as a timer of the loop is: it may come early by that."""
 INTERVAL_MS: Final = 500
 LEAST_MS: Final = 20
 MOST_MS: Final = 60_000
@@ -177,8 +179,8 @@ class Watchers:
             self._look_at(self._looked_s + LOOK_EVERY_S)
 
     def _look_at(self, due_s: float) -> None:
-        # A loop's timers are as fine as a millisecond, and may come early by that.
-        delay_s = max(0.0, due_s - self._clock())
+        delay_s = due_s - self._clock()
+        delay_s = delay_s + TIMER_S if delay_s > 0.0 else 0.0
         self._look = asyncio.get_running_loop().call_later(delay_s, self._look_now)
 
     def _look_now(self) -> None:

@@ -1,18 +1,18 @@
-"""Every situation of the table in core/life.py, played to its end: state, reason, and how soon."""
+"""Every situation of the table in core/life.py, played to its end: state, reason, and how soon.
+
+What concerns the sidecar's own absence, and clocks, is in test_absence.py.
+"""
 
 import logging
 from dataclasses import replace
-from itertools import groupby
 
 import pytest
 
-from sidecar_world import GOOD, ILL, LATE, REFUSED, Plugin, T, World, with_
-from ullage_shared.snapshot import decode
+from sidecar_world import GOOD, ILL, LATE, REFUSED, Plugin, T, World, standings, states, when, with_
 
 HEALTH_S, LIFE_S, BEAT_S = 2.0, 3.0, 1.0
 IDLE, BUSY = Plugin(), Plugin(running=4)
 BACK = "answers since a moment, and has not been heard of yet"
-AWAY = "this sidecar was away itself, and has not heard of it since"
 SILENT = "its plugin is silent"
 HUNG = "has work, made no step for more than 30 s"
 
@@ -24,19 +24,6 @@ def world():
     world.run(12.0)
     assert world.run(1.0) == [(0.1, "n/vllm", "serving", "", True)]
     return world
-
-
-def standings(world):
-    return [(state, reason) for _, _, state, reason, _ in world.seen]
-
-
-def states(world):
-    return [state for state, _ in groupby(row[2] for row in world.seen)]
-
-
-def when(world, state, reason):
-    """Seconds until it was first seen so."""
-    return next(row[0] for row in world.seen if row[2:4] == (state, reason))
 
 
 def lines(caplog):
@@ -128,6 +115,17 @@ def test_a_server_that_comes_back_without_its_plugin_is_one_replica_whatever_ran
     ]
 
 
+def test_a_rank_whose_plugin_stays_silent_after_a_death_is_forgotten_beside_one_that_speaks():
+    ranks = [Plugin(sender=n + 1, rank=n, ranks=2) for n in range(2)]
+    world = World(plugins=ranks)
+    world.run(3.0)
+    world.after(health=REFUSED, seconds=2.0)
+    world.after(health=GOOD, plugins=ranks[:1], seconds=10.0)
+    (replica,) = world.node.published(world.now_s, 0.0).replicas
+    assert (replica.id, replica.boot_id, replica.reason) == ("n/vllm:0", "boot-1", "")
+    assert {row[1] for row in world.seen} == {"n/vllm:0", "n/vllm:1"}
+
+
 def test_a_living_server_that_refused_for_a_moment_is_back_with_its_next_word(world):
     """Its plugin speaks: it is the same one, and the dead do not speak."""
     world.after(health=REFUSED, seconds=2.0)
@@ -199,6 +197,15 @@ def test_two_servers_of_one_name_are_unknown_with_their_pids_as_long_as_both_spe
     assert len(lines(caplog)) == 2
 
 
+def test_the_one_that_is_left_of_two_is_heard_and_has_no_rival(world):
+    elder = Plugin("boot-0", 5, T - 9000.0, sender=5, phase=8)
+    world.after(plugins=[replace(BUSY, seq=500), elder], seconds=5.0)
+    world.plugins = [elder]
+    while (replica := world.node.published(world.now_s, 0.0).replicas[0]).boot_id != "boot-0":
+        world.run(0.1)
+    assert (replica.state, replica.reason) == ("serving", "")
+
+
 def test_ranks_and_api_processes_of_one_server_are_no_rivals():
     speakers = [
         Plugin(sender=place, pid=50 + place % 2, rank=place // 2, ranks=2, phase=2 * place)
@@ -208,92 +215,6 @@ def test_ranks_and_api_processes_of_one_server_are_no_rivals():
     world.run(3.0)
     assert [row[2:] for row in world.run(60.0)] == [("serving", "", True)] * 2
     assert world.node.strays.rival == 0
-
-
-@pytest.mark.parametrize("running", [0, 4])
-@pytest.mark.parametrize("away_s", [1.2, 2.5, 5.0, 60.0])
-def test_a_sidecar_that_was_stopped_claims_nothing_until_it_has_heard_anew(running, away_s, caplog):
-    """What lies in its queue is as old as the stop."""
-    caplog.set_level(logging.INFO)
-    world = World(plugins=with_(IDLE, running=running))
-    world.run(5.0)
-    world.after(awake=False, seconds=away_s)
-    world.after(awake=True, seconds=10.0)
-    assert standings(world) == [("serving", AWAY), ("serving", "")]
-    assert [row[-1] for row in world.seen] == [None, True]
-    assert when(world, "serving", "") <= BEAT_S + 0.1
-    assert len([m for m in caplog.messages if m.startswith("was_away ")]) == 1
-
-
-def test_a_sidecar_that_was_stopped_vouches_for_nobody_that_died_meanwhile(world):
-    world.after(awake=False, seconds=30.0)
-    world.after(awake=True, plugins=[], health=REFUSED, seconds=10.0)
-    assert standings(world) == [("serving", AWAY), ("down", "/health: Connection refused")]
-
-
-def test_a_sidecar_that_was_stopped_does_not_count_its_absence_as_the_servers_silence(world):
-    world.after(health=LATE, seconds=1.0)
-    world.after(awake=False, seconds=60.0)
-    world.after(awake=True, seconds=0.8)
-    world.after(health=GOOD, seconds=10.0)
-    assert {row[2] for row in world.seen} == {"serving"}
-
-
-def test_a_plugin_that_stays_silent_after_our_absence_is_silent(world):
-    world.after(awake=False, seconds=30.0)
-    world.after(awake=True, plugins=[], seconds=10.0)
-    assert standings(world) == [("serving", AWAY), ("serving", SILENT)]
-    assert when(world, "serving", SILENT) <= LIFE_S + BEAT_S
-
-
-def test_an_engine_that_hung_during_our_absence_is_hung_after_a_look_of_our_own(world):
-    stopped = replace(BUSY, steps=False, seq=500, at_s=world.now_s)
-    world.after(awake=False, plugins=[stopped], seconds=60.0)
-    world.after(awake=True, seconds=10.0)
-    assert standings(world) == [("serving", AWAY), ("serving", ""), ("hung", HUNG)]
-    assert when(world, "hung", HUNG) <= LIFE_S + BEAT_S
-
-
-def test_a_restarted_sidecar_claims_no_hang_before_all_api_processes_can_have_spoken():
-    """Each keeps its last step for ever: "7 running" from one while the engine was idle."""
-    first = Plugin(running=7, steps=False, at_s=T - 60.0, phase=1)
-    second = Plugin(sender=2, pid=12, at_s=T - 59.0, phase=9)
-    world = World(plugins=[first, second])
-    assert {row[2] for row in world.run(60.0)} == {"serving"}
-
-
-def test_a_short_pause_of_the_sidecar_is_no_absence(world):
-    world.after(awake=False, seconds=0.7)
-    assert world.after(awake=True, seconds=5.0) == [(0.1, "n/vllm", "serving", "", True)]
-
-
-def test_a_host_that_was_suspended_goes_on_where_it_was(world):
-    """No one's monotonic clock ran meanwhile; the wall clock did."""
-    world.wall_s += 86_400.0
-    assert world.run(10.0) == [(0.1, "n/vllm", "serving", "", True)]
-
-
-@pytest.mark.parametrize("jump_s", [-86_400.0, 86_400.0, -1.7e9, 1e12])
-def test_a_wall_clock_that_jumps_changes_the_time_told_and_nothing_else(world, jump_s):
-    before = world.node.published(world.now_s, world.wall_s).replicas[0]
-    seen = world.after(wall_s=world.wall_s + jump_s, seconds=10.0)
-    assert seen == [(0.1, "n/vllm", "serving", "", True)]
-    document, faults = decode(world.node.published(world.now_s, world.wall_s).body)
-    assert faults == ()
-    assert document.replicas[0].ts == world.wall_s
-    assert document.replicas[0].seq >= before.seq
-    assert document.replicas[0].age_s == 0.0
-
-
-@pytest.mark.parametrize("back_s", [0.1, 5.0, 3600.0])
-def test_a_monotonic_clock_set_back_raises_nothing_and_ages_nothing(world, back_s):
-    seq = world.node.published(world.now_s, 0.0).seq
-    world.after(now_s=world.now_s - back_s, seconds=10.0)
-    assert {row[2] for row in world.seen} == {"serving"}
-    for engine, judged in world.node.assessed(world.now_s - 2 * back_s):
-        assert engine.age_s(world.now_s - 2 * back_s) >= 0.0
-        assert judged.capacity is not None
-    assert world.node.published(world.now_s, 0.0).seq >= seq
 
 
 def test_no_reason_holds_a_figure_that_moves(world):

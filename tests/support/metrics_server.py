@@ -33,15 +33,15 @@ class MetricsServer:
 
     @classmethod
     @asynccontextmanager
-    async def started(cls) -> AsyncIterator[Self]:
-        """One on a free port, until the block ends."""
+    async def started(cls, port: int = 0) -> AsyncIterator[Self]:
+        """One at `port`, by default a free one, until the block ends."""
         server = cls()
         app = web.Application()
         app.router.add_get("/health", server._health)
         app.router.add_get("/metrics", server._metrics)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
         server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         try:
             yield server

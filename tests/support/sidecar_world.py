@@ -5,6 +5,7 @@ has its pulse, and somebody looks at what is published; after an absence, datagr
 """
 
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from ullage_sidecar.channel import encode_hello, encode_step
 from ullage_sidecar.config import Config, EngineEntry
@@ -131,3 +132,16 @@ class World:
 def with_(plugin, **changes):
     """The same plugin, changed: a list of it alone."""
     return [replace(plugin, **changes)]
+
+
+def standings(world):
+    return [(state, reason) for _, _, state, reason, _ in world.seen]
+
+
+def states(world):
+    return [state for state, _ in groupby(row[2] for row in world.seen)]
+
+
+def when(world, state, reason):
+    """Seconds until it was first seen so."""
+    return next(row[0] for row in world.seen if row[2:4] == (state, reason))

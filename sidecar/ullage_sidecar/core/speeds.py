@@ -34,8 +34,8 @@ What is left out
   from noise.
 
 What stays unknown: everything before `LEAST` samples; prefill where prompts are always short, or
-always come to an idle engine and fit into one step; all of it where no step is a decode step:
-pipeline parallelism, pooling, or prompts in every step.
+always come to an idle engine; all of it where no step is a decode step: pipeline parallelism,
+pooling, or prompts in every step.
 
 `decode_tokens_per_s` is that of the batch as it is: more sequences, more tokens per second.
 Speculative decoding makes several tokens in a step: it tells how many, and `step_s` is not the time

@@ -8,15 +8,8 @@ from hypothesis import strategies as st
 from ullage_shared.snapshot import SCHEMA, Document, decode, encode
 from ullage_sidecar.core.assess import assess
 from ullage_sidecar.core.depletion import DepletionSettings
-from ullage_sidecar.core.engine import (
-    Drain,
-    Engine,
-    Undrain,
-    Unread,
-    Woken,
-    fold,
-    fold_steps,
-)
+from ullage_sidecar.core.engine import Drain, Engine, Undrain, Unread, Woken
+from ullage_sidecar.core.fold import fold, fold_steps
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.penalty import Form, PenaltySettings
 from ullage_sidecar.core.reading import PLUGIN, SCRAPE, Hello, Reading

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from ullage_shared.snapshot import RequestClass, State
 from ullage_sidecar.core.assess import assess
-from ullage_sidecar.core.engine import Engine, fold
+from ullage_sidecar.core.engine import Engine
+from ullage_sidecar.core.fold import fold
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import Hello, Reading
 from ullage_sidecar.core.settings import Settings

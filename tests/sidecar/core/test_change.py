@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from ullage_sidecar.core.change import mark, moved
-from ullage_sidecar.core.engine import Drain, Engine, Undrain, fold
+from ullage_sidecar.core.engine import Drain, Engine, Undrain
+from ullage_sidecar.core.fold import fold
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import Hello, Reading
 from ullage_sidecar.core.settings import Settings

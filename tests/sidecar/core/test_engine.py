@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ullage_sidecar.core.engine import MAX_SENDERS, Drain, Engine, Undrain, fold
+from ullage_sidecar.core.engine import Drain, Engine, Undrain
+from ullage_sidecar.core.fold import MAX_SENDERS, fold
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import Hello, Reading
 from ullage_sidecar.core.settings import Settings
@@ -59,6 +60,15 @@ def test_a_repeated_number_is_a_heartbeat_and_a_sign_of_life():
     engine = after((OLD, 1000.0), (STEP, 1000.1), (STEP, 1001.1), (STEP, 1002.1))
     assert (engine.counts.heartbeats, engine.counts.received, engine.counts.lost) == (3, 0, 0)
     assert engine.age_s(1002.6) == pytest.approx(0.5)
+
+
+def test_a_word_is_as_old_as_it_is_however_late_it_comes():
+    """A listener that was stopped reads what was said before."""
+    said = replace(OLD, said_s=1000.0)
+    late = STEP._replace(seq=41, at_s=1000.7)
+    engine = after((said, 1060.0), (STEP, 1060.0), (late, 1060.0), (late, 1060.0), (said, 1060.1))
+    assert engine.heard_s == 1000.7
+    assert after((replace(OLD, said_s=1060.2), 1060.2), engine=engine).heard_s == 1060.2
 
 
 def test_a_step_out_of_order_is_ignored():
@@ -154,6 +164,9 @@ def test_nothing_comes_from_the_future():
     engine = after((replace(OLD, started_s=5000.0), 1000.0), (STEP._replace(at_s=6000.0), 1000.5))
     assert engine.started_s == 1000.0
     assert engine.signals.stepped_at_s == 1000.5
+    dated = after((replace(OLD, said_s=5000.0), 1000.0), (STEP, 1000.0))
+    assert dated.heard_s == 1000.0
+    assert after((STEP._replace(seq=41, at_s=6000.0), 1000.5), engine=dated).heard_s == 1000.5
 
 
 def test_a_sender_that_repeats_only_its_hello_has_made_no_step():

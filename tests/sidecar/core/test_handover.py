@@ -6,7 +6,8 @@ import pytest
 
 from ullage_shared.snapshot import State
 from ullage_sidecar.core.assess import assess
-from ullage_sidecar.core.engine import SILENT_AFTER_S, Drain, Engine, Unread, fold
+from ullage_sidecar.core.engine import Drain, Engine, Unread
+from ullage_sidecar.core.fold import SILENT_AFTER_S, fold
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import SCRAPE, Hello, Reading
 from ullage_sidecar.core.settings import Settings
@@ -125,7 +126,9 @@ def test_what_began_after_the_other_source_was_last_heard_is_a_new_incarnation()
 def test_a_new_incarnation_does_not_know_what_the_one_before_was():
     reborn = replace(SCRAPED, boot_id="scrape-2", started_s=LATER_S + 20.0)
     anew = fold(HANDED_TO_SCRAPE, reborn, LATER_S + 21.0)
-    assert anew.max_num_seqs is None
+    assert (anew.max_num_seqs, anew.alias, anew.handed_over) == (None, None, False)
+    after_learning = fold(BY_SCRAPE, reborn, LATER_S + 21.0)
+    assert after_learning.max_num_seqs is None
     spoken = replace(SPOKEN, boot_id="boot-2", started_s=LATER_S + 40.0)
     assert fold(anew, spoken, LATER_S + 41.0).hello == spoken
 

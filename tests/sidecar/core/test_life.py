@@ -6,7 +6,8 @@ from itertools import product
 import pytest
 
 from ullage_shared.snapshot import State
-from ullage_sidecar.core.engine import Drain, Engine, Undrain, Woken, fold
+from ullage_sidecar.core.engine import Drain, Engine, Undrain, Woken
+from ullage_sidecar.core.fold import fold
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.life import is_cold, judge
 from ullage_sidecar.core.reading import Hello, Reading

@@ -7,7 +7,8 @@ import pytest
 
 from ullage_shared.snapshot import State
 from ullage_sidecar.core.assess import assess
-from ullage_sidecar.core.engine import Engine, fold
+from ullage_sidecar.core.engine import Engine
+from ullage_sidecar.core.fold import fold
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import Hello, Reading
 from ullage_sidecar.core.render import UNHEARD, render, sequenced

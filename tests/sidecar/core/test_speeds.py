@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from simulated_engine import Request, SimulatedEngine
-from ullage_sidecar.core.engine import Engine, fold
+from ullage_sidecar.core.engine import Engine
+from ullage_sidecar.core.fold import fold
 from ullage_sidecar.core.learned import SAMPLES, Learned
 from ullage_sidecar.core.settings import Settings
 from ullage_sidecar.core.signals import Signals

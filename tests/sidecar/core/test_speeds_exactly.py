@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ullage_sidecar.core.engine import Engine, fold
+from ullage_sidecar.core.engine import Engine
+from ullage_sidecar.core.fold import fold
 from ullage_sidecar.core.learned import SAMPLES, Learned
 from ullage_sidecar.core.reading import Hello, Reading
 from ullage_sidecar.core.settings import Settings

@@ -216,7 +216,7 @@ def test_a_page_without_an_engine_is_one_clear_problem(body):
 @pytest.mark.parametrize(
     "tail",
     [b"", b"{", b'{engine="0"', b'{engine="0"}', b'{engine="0"} x', b"{engine=0} 1", b" 1 2 3 x",
-     b'{engine="\xff"} 1', b'{engine="0",engine="1"} 1', b" 1_0", b" 1 " + b"9" * 400],
+     b'{engine="\xff"} 1', b'{engine="0",engine="1"} 1', b" 1_0", b" \xff"],
 )  # fmt: skip
 def test_a_line_that_is_cut_or_garbled_is_one_problem_that_names_it(tail):
     body = NOW.encode() + b"vllm:num_requests_waiting" + tail + b"\n"

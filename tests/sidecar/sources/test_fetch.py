@@ -6,9 +6,8 @@ from certificates import Authority
 from metrics_server import MetricsServer
 from scripted_backend import Backend, answering, response
 from ullage_shared import peer
-from ullage_sidecar import health
 from ullage_sidecar.core.health import HealthSettings
-from ullage_sidecar.sources.scrape import ScrapeError, fetch
+from ullage_sidecar.sources.scrape import ScrapeError, fetch, session
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ async def fake():
 
 @pytest.fixture
 async def client():
-    async with health.session(HealthSettings(timeout_s=0.01)) as client:
+    async with session(HealthSettings()) as client:
         yield client
 
 
@@ -36,15 +35,17 @@ async def test_a_page_that_comes_too_late_is_given_up(fake, client):
         await fetch(client, fake.url, 0.05)
 
 
-async def test_a_page_has_the_time_that_is_set_though_health_has_less(fake, client):
-    fake.delay_s = 0.05
-    assert (await fetch(client, fake.url, 30.0)).engines[0].running == 2
-
-
 async def test_a_connection_that_is_cut_is_said(fake, client):
     fake.status = None
     with pytest.raises(ScrapeError, match=r"^connection lost$"):
         await fetch(client, fake.url, 30.0)
+
+
+async def test_a_kept_connection_that_its_server_has_left_is_no_fault(client, unused_tcp_port):
+    for running in (2, 3):
+        async with MetricsServer.started(unused_tcp_port) as server:
+            server.running = running
+            assert (await fetch(client, server.url, 30.0)).engines[0].running == running
 
 
 async def test_nobody_there_is_said_and_is_certain(client, unused_tcp_port):
@@ -72,7 +73,7 @@ async def test_over_tls_the_same_authorities_count_as_for_health(client, tmp_pat
     page = MetricsServer().page.encode()
     async with Backend(answering(response(page)), tls=authority.server()) as backend:
         ca = authority.file(tmp_path / "ca.pem")
-        async with health.session(HealthSettings(ca=ca)) as trusting:
+        async with session(HealthSettings(ca=ca)) as trusting:
             assert (await fetch(trusting, backend.url, 30.0)).engines[0].running == 2
         with pytest.raises(ScrapeError, match="its certificate is not accepted"):
             await fetch(client, backend.url, 30.0)

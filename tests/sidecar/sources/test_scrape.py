@@ -7,13 +7,12 @@ import pytest
 
 from metrics_server import MetricsServer
 from ullage_shared.snapshot import State
-from ullage_sidecar import health
 from ullage_sidecar.channel import encode_hello, encode_step
 from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.core.health import HealthSettings, Probe
 from ullage_sidecar.core.reading import Hello
 from ullage_sidecar.node import Node
-from ullage_sidecar.sources.scrape import Scraper, machine_start
+from ullage_sidecar.sources.scrape import Scraper, machine_start, session
 from ullage_sidecar.sources.scraped import Server
 from ullage_sidecar.sources.settings import ScrapeSettings
 
@@ -30,7 +29,7 @@ async def fake():
 
 @pytest.fixture
 async def client():
-    async with health.session(HealthSettings(timeout_s=0.01)) as client:
+    async with session(HealthSettings()) as client:
         yield client
 
 
