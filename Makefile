@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-decide bench-fresh bench-proxy bench-push bench-record bench-speeds bench-vllm conformance soak versions clean
+.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-decide bench-fresh bench-proxy bench-push bench-record bench-speeds bench-vllm conformance soak versions long clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -27,11 +27,17 @@ demo: env env-vllm ## two real vLLM servers, a sidecar, a router, real requests 
 	PYTHONPATH=deploy $(BIN)/python -m demo --venv $(VLLM) --model $(MODEL) \
 		--port-base $(PORT_BASE) $(if $(KEEP),--keep)
 
-test: lint env-vllm system ## every test (under 20 minutes)
-	$(BIN)/pytest
+test: lint env-vllm system ## every test but the long ones (under 20 minutes)
+	@failed=0; \
+	$(BIN)/pytest -m "not vllm and not long" || failed=1; \
+	$(BIN)/pytest -m "vllm and not long" -n 2 --dist loadfile || failed=1; \
+	exit $$failed
+
+long: env env-vllm ## real vLLM at half speed is told apart (5 minutes)
+	$(BIN)/pytest -m long
 
 check: lint ## the quick tests (under a minute)
-	$(BIN)/pytest -m "not vllm and not slow"
+	$(BIN)/pytest -m "not vllm and not slow and not long"
 
 lint: env ## style, types, and the walls between the packages
 	$(BIN)/ruff check .

@@ -216,6 +216,7 @@ def test_a_long_prompt_alone_takes_what_the_speeds_say(fast: Measured) -> None:
     assert 1 / 1.6 < fast.priced_s / fast.ttft_s < 1.6
 
 
+@pytest.mark.long
 def test_a_model_of_twice_the_layers_is_told_as_slow_as_the_client_finds_it(
     fast: Measured, slow: Measured
 ) -> None:
