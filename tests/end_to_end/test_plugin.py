@@ -280,6 +280,7 @@ class TestOneEngine:
             started_s=hello.started_s,
             engine_index=0,
             data_parallel_size=1,
+            ranks_here=hello.ranks_here,
             models=(model["id"],),
             total_blocks=replica.kv_blocks,
             block_size=replica.block_size,
@@ -290,6 +291,7 @@ class TestOneEngine:
             dropped=0,
             said_s=hello.said_s,
         )
+        assert hello.ranks_here in (None, 1)
         assert hello.said_s >= hello.started_s
         assert hello.max_num_batched_tokens
         assert pair.started_s[0] < hello.started_s < pair.started_s[1]
