@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-decide bench-fresh bench-proxy bench-push bench-record bench-speeds bench-vllm conformance soak versions long clean
+.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-decide bench-fresh bench-proxy bench-push bench-record bench-sidecar bench-speeds bench-vllm conformance long soak versions clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -76,7 +76,10 @@ soak: env ## the router for ten minutes under churn: it gives back what it takes
 bench-record: env-vllm ## what one call of the plugin costs vLLM
 	$(VLLM)/bin/python tests/bench/bench_record.py
 
-bench-vllm: env env-vllm ## vLLM's throughput with the plugin and without, in pairs
+bench-sidecar: env ## what the sidecar costs its node: CPU, memory, answers, what it misses (3 minutes)
+	$(BIN)/python tests/bench/bench_sidecar.py
+
+bench-vllm: env env-vllm ## vLLM's throughput with the plugin and without, by turns (6 minutes)
 	PYTHONPATH=deploy $(BIN)/python tests/bench/bench_vllm_throughput.py --venv $(VLLM) \
 		--model $(MODEL)
 
