@@ -8,7 +8,8 @@ Rules
 * A sidecar that does not answer changes nothing: its snapshots age, and no longer vouch.
 * Of lines that have come together the last document counts; an empty line vouches for it.
 * A watch that fell silent, or sent rubbish, is given up, and asked for anew.
-* What goes wrong is counted by kind, and logged when it begins and when it ends, not each time.
+* What goes wrong is counted by kind, and logged when it begins and when it ends, not each time; of
+  one that begins again and again, now and then.
 """
 
 import asyncio
@@ -27,13 +28,16 @@ from ullage_router.core.fleet import forget, hear, vouch
 from ullage_router.pace import Pace
 from ullage_router.router import Router
 from ullage_shared import snapshot
-from ullage_shared.log import line
+from ullage_shared.log import Seldom, line
 from ullage_shared.peer import TooLargeError, lines, read_limited, why_unreachable
 
 _log: Final = logging.getLogger("ullage.router")
 _TIMEOUT_S: Final = 1.0
 _INTERVALS: Final = 3.0
 """A watch without a line for so many is given up, but not before `_TIMEOUT_S`."""
+_FAULTS: Final = 8
+_WORDS: Final = 300
+"""Faults of a document that are told, and characters of each."""
 _REFUSED_FOR_S: Final = 30.0
 """Who refuses a watch (it has too many) is asked for none for so long."""
 
@@ -75,6 +79,9 @@ class SidecarFeed:
         self._session = session
         self._sidecar = sidecar
         self._pace = pace
+        self._told = False
+        """Does the log say that there is a problem?"""
+        self._seldom = Seldom()
         self._etag = ""
         self._unsettled: tuple[snapshot.Document, tuple[str, ...]] | None = None
         """A document that was not taken in whole, and its faults."""
@@ -135,7 +142,7 @@ class SidecarFeed:
         except TooLargeError as error:
             return Poll.INVALID, str(error)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Poll.UNREACHABLE, _ascii(str(error)) or type(error).__name__
+            return Poll.UNREACHABLE, _ascii(str(error))[:_WORDS] or type(error).__name__
         return await self._take_in(body, etag)
 
     async def _follow(self, content: aiohttp.StreamReader, interval_s: float) -> Look | None:
@@ -189,7 +196,7 @@ class SidecarFeed:
         router.fleet, more = hear(
             router.fleet, self._sidecar, document, now_s, router.in_flight.taken_at
         )
-        self.faults = faults + more
+        self.faults = _brief(faults + more)
         self._unsettled = (document, faults) if more else None
         return not more
 
@@ -197,11 +204,13 @@ class SidecarFeed:
         """Count it, and report what is wrong when that begins and ends."""
         result, problem = look
         self.polls[result] += 1
-        if problem and not self.problem:
-            _log.warning(line("sidecar_problem", sidecar=self._sidecar, why=problem))
-        elif self.problem and not problem:
-            _log.info(line("sidecar_well", sidecar=self._sidecar))
         self.problem = problem
+        if problem and not self._told and self._seldom.allows(asyncio.get_running_loop().time()):
+            self._told = True
+            _log.warning(line("sidecar_problem", sidecar=self._sidecar, why=problem))
+        elif self._told and not problem:
+            self._told = False
+            _log.info(line("sidecar_well", sidecar=self._sidecar))
         self.looked.set()
 
 
@@ -254,6 +263,12 @@ class Feeds(Mapping[str, SidecarFeed]):
 
     def __len__(self) -> int:
         return len(self._feeds)
+
+
+def _brief(faults: tuple[str, ...]) -> tuple[str, ...]:
+    """A peer may have thousands, of any length."""
+    told = tuple(fault[:_WORDS] for fault in faults[:_FAULTS])
+    return told if len(faults) <= _FAULTS else (*told, f"and {len(faults) - _FAULTS} more")
 
 
 def _interval(interval_s: float) -> str:

@@ -223,7 +223,7 @@ def _fits(value: object, wanted: object) -> bool:
     if isinstance(value, bool):
         return False
     if isinstance(value, int):
-        return 0 <= value < 2**64 and wanted in (int, int | None, float, float | None)
+        return 0 <= value < 2**63 and wanted in (int, int | None, float, float | None)
     if isinstance(value, float):
         return wanted in (float, float | None) and math.isfinite(value)
     return (value is None and wanted in (int | None, float | None, str | None)) or (

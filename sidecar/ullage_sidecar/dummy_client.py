@@ -71,7 +71,6 @@ class DummyClient:
         session: aiohttp.ClientSession,
         url: str,
         *,
-        api_key: str,
         rank: int | None,
         version: str,
         name: str,
@@ -81,8 +80,6 @@ class DummyClient:
         self._session = session
         self._url = url
         self._headers = {"User-Agent": f"ullage-sidecar/{version} (warm-up)"}
-        if api_key:
-            self._headers["Authorization"] = f"Bearer {api_key}"
         if rank is not None:
             self._headers["X-data-parallel-rank"] = str(rank)
         self._name = name
@@ -90,6 +87,10 @@ class DummyClient:
         self._tally = tally
         self._api: Api | None = None
         self._sent = 0
+
+    def use_key(self, api_key: str) -> None:
+        """Say this API key with every request."""
+        self._headers["Authorization"] = f"Bearer {api_key}"
 
     async def models(self) -> Models:
         """Ask what there is. Raises `RefusedError`, `FailedError`."""
@@ -175,5 +176,5 @@ def _words(content: bytes) -> str:
         message = str((fault.get("error") or fault)["message"])
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         return ""
-    plain = message.encode("ascii", "backslashreplace").decode()
-    return f": {' '.join(plain.split())[:WORDS]}"
+    plain = " ".join(message.encode("ascii", "backslashreplace").decode().split())
+    return ": " + "".join(char if char.isprintable() else "?" for char in plain[:WORDS])

@@ -207,14 +207,19 @@ class Node:
         return {key: engine for key, engine in engines if is_cold(engine, self.config, now_s)}
 
     def warming(self, key: Key, progress: Progress, now_s: float) -> bool:
-        """Take in how the warm-up of one engine stands. False: that incarnation is gone."""
+        """Take in how the warm-up of one engine stands. False: it is not wanted any more."""
         self._settle()
-        engine = self._engines.get(key)
-        if engine is None or engine.hello is None or engine.hello.boot_id != progress.boot_id:
+        if not self.is_wanted(key, progress.boot_id):
             return False
-        self._engines[key] = fold(engine, progress, now_s)
+        self._engines[key] = fold(self._engines[key], progress, now_s)
         self._published_is_old()
         return True
+
+    def is_wanted(self, key: Key, boot_id: str) -> bool:
+        """Is this incarnation still there, and in service?"""
+        engine = self._engines.get(key)
+        present = engine.hello if engine and engine.drain is None else None
+        return present is not None and present.boot_id == boot_id
 
     @property
     def drains(self) -> dict[Key, Drain]:

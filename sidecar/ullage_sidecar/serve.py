@@ -86,7 +86,7 @@ def _scrapers(node: Node) -> Scrapers:
     machine = scrape.machine_start()
     return {
         entry.name: scrape.Scraper(
-            Server(entry.name, secrets.randbits(64), machine, entry.max_num_seqs or None),
+            Server(entry.name, secrets.randbits(63), machine, entry.max_num_seqs or None),
             entry.url,
             config.scrape,
             node,

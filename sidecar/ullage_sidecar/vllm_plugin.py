@@ -53,7 +53,7 @@ class UllageStatLogger(StatLoggerBase):  # type: ignore[misc]  # vllm is untyped
             return
         if not _usable(path, name):
             return
-        sender_id = secrets.randbits(64)
+        sender_id = secrets.randbits(63)
         self._sender = Sender(path)
         self._identity = Identity(
             sender_id,

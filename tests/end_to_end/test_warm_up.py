@@ -119,7 +119,7 @@ async def it_is_warmed_up(stand: Stand, server: CpuServer) -> None:
     assert max(s["capacity_score"] for s in seen if s["state"] == "ramping") <= 0.5
     assert 0.5 < seen[-1]["capacity_score"] <= 1.0
     generated = await stand.sample(server.url, "vllm:generation_tokens_total")
-    assert generated >= WarmUpSettings().tokens
+    assert generated >= 13 * WarmUpSettings().generated_tokens
     answered = await stand.sample(
         stand.sidecar, 'ullage_sidecar_warm_up_requests_total{result="answered"'
     )

@@ -294,6 +294,36 @@ async def test_problems_are_logged_when_they_begin_and_end_not_each_time(
     assert sidecar.url in messages[0]
 
 
+async def test_one_that_is_good_and_bad_by_turns_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    router = new_router()
+    good, bad = document(snapshot(A)), b"{}"
+    async with (
+        SidecarStandIn(good) as sidecar,
+        feeding(router, sidecar.url) as (feed,),
+    ):
+        with caplog.at_level("INFO", "ullage.router"):
+            for turn in range(20):
+                sidecar.published = bad if turn % 2 == 0 else good
+                count = feed.polls.total()
+                await eventually(lambda count=count: feed.polls.total() > count + 1)
+    told = [record.message for record in caplog.records if "sidecar_" in record.message]
+    assert len(told) <= 2
+
+
+async def test_of_a_thousand_faults_a_few_are_told_and_none_at_length() -> None:
+    router = new_router()
+    faulty = document(*(snapshot("ftp:/" + "x" * 900, id=f"n/{n}") for n in range(1000)))
+    async with (
+        SidecarStandIn(faulty) as sidecar,
+        feeding(router, sidecar.url) as (feed,),
+    ):
+        await eventually(lambda: len(feed.faults) > 0)
+        assert feed.faults[-1] == "and 992 more"
+        assert len("; ".join(feed.faults)) < 3000
+
+
 async def test_when_all_sidecars_fall_silent_the_router_goes_by_its_own_counts() -> None:
     """Fail open: and `/replicas` says so."""
     clock_s = 100.0

@@ -27,7 +27,7 @@ from ullage_sidecar.channel import (
 )
 from ullage_sidecar.core.reading import SCRAPE, Hello, Reading
 
-HELLO = Hello(2**64 - 1, "vllm", "boot-1", 11, started_s=12.5, models=("a", "ü"), block_size=16)
+HELLO = Hello(2**63 - 1, "vllm", "boot-1", 11, started_s=12.5, models=("a", "ü"), block_size=16)
 
 counts = st.integers(0, 2**53 - 1)
 texts = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
@@ -50,7 +50,7 @@ def test_a_step_arrives_as_it_was_sent(sender, seq, at_s, numbers, kv_usage):
 @given(
     st.builds(
         Hello,
-        sender=st.integers(0, 2**64 - 1),
+        sender=st.integers(0, 2**63 - 1),
         name=texts,
         boot_id=texts,
         pid=counts,
@@ -91,7 +91,8 @@ def test_a_hello_need_only_say_who_it_is():
     ("field", "value"),
     [
         ("sender", -1),
-        ("sender", 2**64),
+        ("sender", 2**63),
+        ("total_blocks", 2**63),
         ("sender", 1.5),
         ("sender", True),
         ("name", ""),

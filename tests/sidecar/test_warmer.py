@@ -5,6 +5,7 @@ be slow, and to remember what it was asked.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from sidecar_process import hello, step
+from sidecar_process import hello, run, step
 from ullage_shared.snapshot import State
 from ullage_sidecar.channel import Sender, encode_step
 from ullage_sidecar.core.render import UNHEARD
@@ -25,6 +26,8 @@ CARDS = [
     {"id": "adapter", "object": "model", "parent": "base"},
 ]
 QUICK = "[warm_up]\nramp_s = 0.3\nzero_until_s = 0.5\nramp_until_s = 30.0\n"
+LONG_LIFE = "[health]\nsigns_of_life_s = 60.0\n"
+"""The fake plugin speaks once; a busy machine may take seconds for the rest."""
 
 
 class FakeVllm:
@@ -35,6 +38,9 @@ class FakeVllm:
         self.cards: Any = {"data": CARDS}
         self.offers = {"/v1/completions"}
         self.api_key = ""
+        self.words = "The model does not support\nthis  API"
+        self.under_way = 0
+        """Dummies that it computes just now."""
         self.answer = lambda count: (200, 0.0)
         """Status and seconds for the n-th dummy that is offered."""
         self.url = ""
@@ -44,7 +50,7 @@ class FakeVllm:
         app = web.Application()
         app.router.add_get("/health", self._health)
         app.router.add_route("*", "/v1/{_:.*}", self._v1)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
@@ -65,10 +71,14 @@ class FakeVllm:
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.asked.append((request.path, headers, body))
         if request.path not in self.offers:
-            fault = {"error": {"message": "The model does not support\nthis  API"}}
+            fault = {"error": {"message": self.words}}
             return web.json_response(fault, status=400)
         status, seconds = self.answer(len(self.dummies))
-        await asyncio.sleep(seconds)
+        self.under_way += 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.under_way -= 1
         return web.json_response({"choices": []}, status=status)
 
     @property
@@ -260,7 +270,7 @@ async def test_a_new_incarnation_in_the_middle_of_a_warm_up_has_its_own(sidecar,
     assert await sidecar.stop() == 0
     ends = [line for line in sidecar.said if "warm_up " in line]
     assert [part for line in ends for part in line.split() if part.startswith("end=")] == [
-        "end=gone",
+        "end=broken_off",
         "end=warm",
     ]
 
@@ -275,10 +285,65 @@ async def test_stopping_in_the_middle_of_a_warm_up_is_clean(sidecar, fake, begin
     assert not [line for line in sidecar.said if "Traceback" in line or "rror" in line]
 
 
-async def test_a_key_file_that_is_not_there_is_named_and_nothing_ends(sidecar, fake, begin):
-    fake.api_key = "secret"
-    await begin(key_file="/nonexistent/key")
+@pytest.mark.parametrize("key", [None, "fifo", "", "two\nlines", "\x1b[2J", "schlüssel"])
+async def test_a_key_that_cannot_be_used_is_named_and_nothing_ends(
+    sidecar, fake, begin, tmp_path, key
+):
+    file = tmp_path / "key"
+    if key == "fifo":
+        os.mkfifo(file)
+    elif key is not None:
+        file.write_text(key)
+    await begin(key_file=str(file))
     replica = await sidecar.replica(lambda replica: "given up" in replica.reason)
-    assert "401" in replica.reason
+    where = f"warm-up given up: engine[].api_key_file = {str(file)!r}: "
+    wanted = "no such file" if key in (None, "fifo") else "wanted one line of printable ASCII"
+    assert replica.reason == where + wanted
     assert await sidecar.stop() == 0
-    assert any("api_key_file" in line and "/nonexistent/key" in line for line in sidecar.said)
+
+
+async def test_the_servers_words_are_fit_for_a_terminal(sidecar, fake, begin):
+    fake.offers, fake.words = set(), "\x1b[2J\x1b]0;title\x07 no\x00"
+    await begin()
+    replica = await sidecar.replica(lambda replica: "given up" in replica.reason)
+    assert replica.reason.endswith("status 400: ?[2J?]0;title? no?")
+
+
+async def test_a_drain_ends_the_dummies_and_an_undrain_begins_them_anew(sidecar, fake, begin):
+    """However long it lasts. And who waits for a drain does not wait for our own requests."""
+    fake.answer = lambda count: (200, 30.0)
+    sender = await begin(QUICK.replace("30.0", "1.0") + LONG_LIFE)
+    await sidecar.replica(lambda replica: "dummy requests" in replica.reason)
+    assert (await run(sidecar, "drain"))[0] == 0
+    async with asyncio.timeout(3.0):
+        while fake.under_way:  # noqa: ASYNC110 (the sidecar is another process)
+            await asyncio.sleep(0.02)
+    asked = len(fake.asked)
+    await asyncio.sleep(1.2)
+    assert len(fake.asked) == asked
+    fake.answer = lambda count: (200, 0.0)
+    sender.send(step(1, running=0, kv_usage=0.0))
+    assert (await run(sidecar, "undrain"))[0] == 0
+    await sidecar.replica(is_serving)
+    assert len(fake.asked) >= asked + 1 + 3 * 4
+
+
+async def test_an_engine_that_restarts_at_every_look_ends_nothing(sidecar, fake, begin):
+    """A hello may come between two looks at the engine, and be of another incarnation."""
+    sender = await begin()
+    for boot in range(400):
+        sender.send(
+            hello(sender=boot + 2, boot_id=f"boot-{boot + 2}", started_s=time.monotonic())
+            + encode_step(boot + 2, 1, time.monotonic(), (0, 0, 0.0, 0, 0, 0, 0, 0))
+        )
+        await asyncio.sleep(0.005)
+    await sidecar.replica(is_serving)
+    assert await sidecar.stop() == 0
+    assert not [line for line in sidecar.said if "Traceback" in line]
+
+
+async def test_an_absurd_model_is_warmed_up_as_a_usual_one(sidecar, fake, begin):
+    fake.cards = {"data": [{"id": "base", "max_model_len": 10**400}]}
+    await begin()
+    await sidecar.replica(is_serving)
+    assert max(len(body["prompt"]) for body in fake.dummies) == 512

@@ -21,7 +21,10 @@ from ullage_sidecar.core.warmup import WarmUpSettings
 
 MARK: Final = "ullage-warm-up"
 USUAL_MODEL_LEN: Final = 2_048
-"""Tokens; taken where nobody says how long prompts may be."""
+"""Tokens; taken where nobody says how long prompts may be, or says what cannot be."""
+USUAL_BATCH: Final = 8_192
+"""Tokens; taken where nobody says how many are computed in one step."""
+_MODEL_LENS: Final = range(1, 2**31)
 _TOKENS: Final = range(100, 1000)
 _WORDS: Final = ("time", "year", "way", "day", "man", "thing", "life", "part", "place", "case")
 
@@ -46,9 +49,10 @@ def round_of(
     model: str, max_model_len: int | None, most_at_once: int | None, settings: WarmUpSettings
 ) -> list[Dummy]:
     """One round. `max_model_len`, `most_at_once` (`max_num_batched_tokens`): `None` is unknown."""
-    model_len = max_model_len or USUAL_MODEL_LEN
+    known = max_model_len is not None and max_model_len in _MODEL_LENS
+    model_len = max_model_len if max_model_len and known else USUAL_MODEL_LEN
     longest = int(settings.longest_prompt * model_len)
-    longest = max(1, min(longest, most_at_once or longest))
+    longest = max(1, min(longest, most_at_once or USUAL_BATCH))
     # What a short context leaves beside the longest prompt; at least one token.
     generated = max(1, min(settings.generated_tokens, model_len - longest - 1))
     lengths = (max(1, longest // 16), max(1, longest // 4), longest)

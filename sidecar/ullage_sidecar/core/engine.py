@@ -97,6 +97,8 @@ class Engine(NamedTuple):
     """Another source spoke for the present incarnation before."""
     learned_seqs: int | None = None
     """Estimate of `max_num_seqs`, as long as nobody tells it."""
+    generated_before: int = 0
+    """Tokens of the present incarnation that another source has told of."""
 
     @property
     def watched_s(self) -> float:
@@ -125,7 +127,8 @@ class Engine(NamedTuple):
     def generated(self) -> int:
         """Tokens that the present incarnation has generated, as far as is known."""
         steps = (sender.step for sender in self.senders.values())
-        return sum(step.generated_tokens or 0 for step in steps if step)
+        told = sum(step.generated_tokens or 0 for step in steps if step)
+        return max(told, self.generated_before)
 
     def age_s(self, now_s: float) -> float:
         """Seconds since its last sign of life, or since we began to wait for the first."""

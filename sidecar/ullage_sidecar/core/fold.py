@@ -42,7 +42,7 @@ from ullage_sidecar.core.health import Health, Probe
 from ullage_sidecar.core.reading import PLUGIN, Hello, Reading
 from ullage_sidecar.core.signals import Signals
 from ullage_sidecar.core.speeds import Speeds
-from ullage_sidecar.core.warmup import Progress, WarmUp, after
+from ullage_sidecar.core.warmup import Progress, WarmUp, after, broken_off
 
 MAX_SENDERS: Final = 64
 """Of one engine. vLLM has one per API process; beyond this the longest silent one is forgotten."""
@@ -73,7 +73,8 @@ def fold(engine: Engine, event: Event, now_s: float) -> Engine:
     if isinstance(event, Unread):
         return engine._replace(unread=event.why)
     present = engine.hello.boot_id if engine.hello else None
-    return engine._replace(drain=Drain(event.boot_id or present))
+    drain = Drain(event.boot_id or present)
+    return engine._replace(drain=drain, warm_up=broken_off(engine.warm_up))
 
 
 def forgotten(engine: Engine, now_s: float) -> Engine:
@@ -115,6 +116,7 @@ def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
             alias=None,
             handed_over=False,
             learned_seqs=None,
+            generated_before=0,
         )
     said_s = now_s if hello.said_s is None else hello.said_s
     known = engine.senders.get(hello.sender, Sender(now_s, now_s))
@@ -155,7 +157,7 @@ def _under_one_name(
             if not handover.is_same(started_s, engine.heard_s):
                 return engine, hello
             engine = engine._replace(alias=hello.boot_id)
-        engine = engine._replace(senders={}, handed_over=True)
+        engine = engine._replace(senders={}, handed_over=True, generated_before=engine.generated)
     elif hello.boot_id not in names:
         return engine, hello
     if hello.boot_id != present.boot_id:
@@ -242,6 +244,7 @@ def fold_steps(engine: Engine, readings: Sequence[Reading], now_s: float) -> Eng
         engine.alias,
         engine.handed_over,
         learned,
+        engine.generated_before,
     )
 
 

@@ -102,8 +102,8 @@ def judge(engine: Engine, settings: Settings, now_s: float) -> Life:
         )
     if engine.hello is None:
         return Life(State.SERVING, 1.0, "")
-    up_s = now_s - engine.started_s
-    warmth = warmup.judge(engine.warm_up, up_s, engine.generated, settings.warm_up, now_s)
+    past = _past(engine, settings, now_s)
+    warmth = warmup.judge(engine.warm_up, past, settings.warm_up, now_s)
     return Life(warmth.state, warmth.factor, warmth.reason)
 
 
@@ -111,12 +111,16 @@ def is_cold(engine: Engine, settings: Settings, now_s: float) -> bool:
     """Is it time to send it dummy requests? Not before it is known what it has done already."""
     if engine.signals.stepped_at_s is None and not engine.hides_steps:
         return False
-    up_s = now_s - engine.started_s
     return (
-        warmup.is_due(engine.warm_up, up_s, engine.generated, settings.warm_up)
+        warmup.is_due(engine.warm_up, _past(engine, settings, now_s), settings.warm_up)
         and not is_silent(engine, settings, now_s)
         and judge(engine, settings, now_s).state is State.WARMING
     )
+
+
+def _past(engine: Engine, settings: Settings, now_s: float) -> warmup.Past:
+    seen = engine.started_s >= engine.watched_s and not is_silent(engine, settings, now_s)
+    return warmup.Past(now_s - engine.started_s, engine.generated, seen)
 
 
 def _makes_no_step(engine: Engine, settings: Settings, now_s: float) -> bool:

@@ -24,7 +24,7 @@ class Hello:
     """
 
     sender: int
-    """Random 64-bit number of the speaking stat logger."""
+    """Random 63-bit number of the speaking stat logger."""
     name: str
     """The server's name: `ULLAGE_ENGINE`, by default `vllm`."""
     boot_id: str

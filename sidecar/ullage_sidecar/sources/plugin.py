@@ -192,8 +192,7 @@ class _Ear:
 
     def listen_to(self, listener: socket.socket) -> None:
         """Take calls there from now on. Who has called before is still heard."""
-        while self._accepts and self._accept():
-            pass
+        self._accept_all()
         self._listener.close()  # Closed, it is out of the poll.
         self._listener = listener
         self._accepts = True
@@ -235,7 +234,7 @@ class _Ear:
         for descriptor, _ in ready:
             connection = self._connections.get(descriptor)
             if connection is None:
-                self._accept()
+                self._accept_all()
             else:
                 self._take(descriptor, connection)
         return bool(ready)
@@ -251,6 +250,12 @@ class _Ear:
             connection.socket.close()
         if datagrams:
             self._hear(datagrams)
+
+    def _accept_all(self) -> None:
+        """Take the calls that wait, but no flood of them."""
+        for _ in range(MAX_CONNECTIONS):
+            if not (self._accepts and self._accept()):
+                return
 
     def _accept(self) -> bool:
         """Take one call. Was there any?"""
@@ -287,7 +292,7 @@ def _bound(path: Path) -> socket.socket:
             _remove_if_dead(path)
         listener.bind(os.fspath(path))
         path.chmod(MODE)
-        listener.listen()
+        listener.listen(MAX_CONNECTIONS)
     except OSError as error:
         listener.close()
         raise ListenError(f"socket {path}: {error.strerror}") from error

@@ -24,7 +24,7 @@ WARM = Progress("boot-1", Phase.WARM)
 
 
 def engine_after(*events):
-    engine = Engine("vllm", 0, T - 900.0, Signals.of(SETTINGS))
+    engine = Engine("vllm", 0, T - 400.0, Signals.of(SETTINGS))
     for event in (Probe(None), *events):
         engine = fold(engine, event, T)
     return engine

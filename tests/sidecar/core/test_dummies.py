@@ -4,7 +4,15 @@ from random import Random
 
 import pytest
 
-from ullage_sidecar.core.dummies import MARK, USUAL_MODEL_LEN, Api, Dummy, body, round_of
+from ullage_sidecar.core.dummies import (
+    MARK,
+    USUAL_BATCH,
+    USUAL_MODEL_LEN,
+    Api,
+    Dummy,
+    body,
+    round_of,
+)
 from ullage_sidecar.core.warmup import WarmUpSettings
 
 DEFAULT = WarmUpSettings()
@@ -23,6 +31,16 @@ def test_prompts_are_a_sixteenth_a_quarter_and_all_of_the_longest_in_turn():
 
 def test_none_is_longer_than_what_the_server_computes_in_one_step():
     assert lengths(131_072, 8192) == [512, 2048, 8192, 512]
+
+
+@pytest.mark.parametrize("absurd", [0, -(2**63), 2**31, 10**400])
+def test_a_context_that_cannot_be_is_an_unknown_one(absurd):
+    assert lengths(absurd, None) == lengths(None, None)
+
+
+def test_where_nobody_tells_what_a_step_computes_a_usual_step_is_the_most():
+    """The /metrics of a server does not tell, and its context may be of ten million tokens."""
+    assert max(lengths(10_485_760, None)) == USUAL_BATCH
 
 
 def test_an_unknown_context_is_taken_for_a_small_one():

@@ -51,6 +51,14 @@ def test_while_the_plugin_speaks_no_scrape_is_heard():
     assert after((SCRAPED, T + 1.0), (PAGE, T + 1.0), engine=BY_PLUGIN) == BY_PLUGIN
 
 
+def test_what_it_has_generated_is_not_forgotten_when_another_source_begins():
+    """Else one that serves would be sent dummies until the first step is told."""
+    handed = after((SPOKEN, T + 1.0), engine=BY_SCRAPE)
+    assert (handed.hello.source, handed.generated) == ("plugin", 90)
+    anew = replace(SPOKEN, boot_id="boot-2", started_s=T + 50.0)
+    assert after((anew, T + 60.0), engine=handed).generated == 0
+
+
 def test_a_plugin_is_heard_at_once_though_it_began_before_the_scraped_server():
     """What is scraped may be thought younger than it is."""
     young = after((replace(SCRAPED, started_s=T - 1.0), T), (PAGE, T))

@@ -28,7 +28,7 @@ WARM, GIVEN_UP = Progress("boot-1", Phase.WARM), Progress("boot-1", Phase.GIVEN_
 
 
 def engine_after(*events, started_s=T - 500.0):
-    engine = Engine("vllm", 0, T - 900.0, Signals.of(SETTINGS))
+    engine = Engine("vllm", 0, T - 400.0, Signals.of(SETTINGS))
     for event in events:
         if isinstance(event, Hello) and event is HELLO:
             event = replace(event, started_s=started_s)
@@ -176,6 +176,22 @@ def test_nobody_is_cold_before_it_is_known_what_it_has_done():
     served = fold(heard, IDLE._replace(generated_tokens=10_000), T)
     assert not is_cold(served, SETTINGS, T)
     assert judge(served, SETTINGS, T).state is State.SERVING
+
+
+def test_who_was_drained_before_it_was_warm_is_warmed_up_when_it_is_wanted_again():
+    """However long that was: this sidecar has seen it start, and knows that it did nothing."""
+    engine = Engine("vllm", 0, T - 400.0, Signals.of(SETTINGS))
+    for event in (GOOD, FRESH, IDLE, Progress("boot-1", Phase.RUNNING), Drain()):
+        engine = fold(engine, event, T)
+    assert not is_cold(engine, SETTINGS, T)
+    later = fold(fold(engine, Undrain(), T + 600.0), IDLE, T + 600.0)
+    assert is_cold(later, SETTINGS, T + 600.0)
+    assert judge(later, SETTINGS, T + 600.0).state is State.WARMING
+
+
+def test_a_silent_one_is_not_kept_out_for_want_of_a_warm_up():
+    engine = engine_after(GOOD, FRESH, IDLE)
+    assert judge(engine, SETTINGS, T + 600.0).state is State.SERVING
 
 
 def test_a_silent_engine_is_sent_no_dummies():

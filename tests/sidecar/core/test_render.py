@@ -25,7 +25,7 @@ STEP = Reading(1, 5, T - 20.0, 2, 1, 0.25)
 
 
 def engine_after(*events, rank=0):
-    engine = Engine("vllm", rank, T - 900.0, Signals.of(SETTINGS))
+    engine = Engine("vllm", rank, T - 400.0, Signals.of(SETTINGS))
     for event in (Probe(None), *events):
         engine = fold(engine, event, T)
     return engine

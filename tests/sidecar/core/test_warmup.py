@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 
 from ullage_shared.snapshot import State
 from ullage_sidecar.core.warmup import (
+    MOST_ADAPTERS,
+    Past,
     Phase,
     Progress,
     WarmUp,
     WarmUpSettings,
     after,
+    broken_off,
     is_due,
     judge,
     settled,
@@ -21,12 +24,13 @@ from ullage_sidecar.core.warmup import (
 
 DEFAULT = WarmUpSettings()
 BY_UPTIME = WarmUpSettings(rounds=0)
-ENOUGH = DEFAULT.tokens
+MUCH = DEFAULT.most_tokens + 1
 T = 1000.0
+FRESH = Past(0.0, 0, seen=True)
 
 
-def standing(phase, for_s=0.0, up_s=5.0, generated=0, settings=DEFAULT, fault=""):
-    warmth = judge(WarmUp(phase, T - for_s, fault), up_s, generated, settings, T)
+def standing(phase, for_s=0.0, up_s=5.0, generated=0, settings=DEFAULT, seen=False):
+    warmth = judge(WarmUp(phase, T - for_s), Past(up_s, generated, seen), settings, T)
     return warmth.state, warmth.factor
 
 
@@ -54,30 +58,43 @@ def test_the_thresholds_are_the_operators():
     assert standing(Phase.UNTRIED, up_s=5.0, settings=settings) == (State.SERVING, 1.0)
 
 
-# Up for less than a minute? Has it generated what a warm-up does?
+# Up for less than a minute, or watched all along? Has it generated more than a warm-up may?
 @pytest.mark.parametrize(
-    ("up_s", "generated", "due"),
+    ("up_s", "generated", "seen", "due"),
     [
-        (0.0, 0, True),
-        (math.nextafter(60.0, 0.0), ENOUGH - 1, True),
-        (60.0, 0, False),
-        (0.0, ENOUGH, False),
+        (0.0, 0, False, True),
+        (math.nextafter(60.0, 0.0), MUCH - 1, False, True),
+        (60.0, 0, False, False),
+        (0.0, MUCH, False, False),
+        (3600.0, 0, True, True),  # it was drained since
+        (3600.0, MUCH, True, False),
     ],
 )
-def test_an_engine_that_serves_already_is_not_warmed_up(up_s, generated, due):
+def test_an_engine_that_serves_already_is_not_warmed_up(up_s, generated, seen, due):
     expected = (State.WARMING, 0.0) if due else (State.SERVING, 1.0)
-    assert standing(Phase.UNTRIED, up_s=up_s, generated=generated) == expected
-    assert is_due(WarmUp(), up_s, generated, DEFAULT) == due
+    assert standing(Phase.UNTRIED, up_s=up_s, generated=generated, seen=seen) == expected
+    assert is_due(WarmUp(), Past(up_s, generated, seen), DEFAULT) == due
+
+
+def test_a_warm_up_with_adapters_is_not_taken_for_traffic_by_the_next_sidecar():
+    dummies = 1 + MOST_ADAPTERS + 2 * DEFAULT.rounds * DEFAULT.concurrency
+    assert is_due(WarmUp(), Past(30.0, dummies * DEFAULT.generated_tokens, False), DEFAULT)
+
+
+def test_a_drain_breaks_off_what_runs_and_nothing_else():
+    assert broken_off(WarmUp(Phase.RUNNING, T, "status 500")) == WarmUp()
+    for phase in set(Phase) - {Phase.RUNNING}:
+        assert broken_off(WarmUp(phase, T)) == WarmUp(phase, T)
 
 
 def test_dummies_are_due_once():
     for phase in set(Phase) - {Phase.UNTRIED}:
-        assert not is_due(WarmUp(phase), 0.0, 0, DEFAULT)
-    assert not is_due(WarmUp(), 0.0, 0, BY_UPTIME)
+        assert not is_due(WarmUp(phase), FRESH, DEFAULT)
+    assert not is_due(WarmUp(), FRESH, BY_UPTIME)
 
 
 def test_its_own_dummies_do_not_make_it_count_as_serving():
-    assert standing(Phase.RUNNING, up_s=100.0, generated=10 * ENOUGH) == (State.WARMING, 0.0)
+    assert standing(Phase.RUNNING, up_s=100.0, generated=10 * MUCH) == (State.WARMING, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -143,15 +160,18 @@ def test_given_up_at_once_it_is_judged_by_uptime():
 def test_what_was_given_up_says_why_for_good():
     warm_up = WarmUp(Phase.GIVEN_UP, T, "status 401")
     for later_s in (0.0, 50.0, 1e6):
-        reason = judge(warm_up, later_s, 0, DEFAULT, T + later_s).reason
+        reason = judge(warm_up, Past(later_s, 0, False), DEFAULT, T + later_s).reason
         assert reason == "warm-up given up: status 401"
-    slow = judge(WarmUp(Phase.RUNNING, T, "status 500"), 500.0, 0, DEFAULT, T + 500.0)
+    old = Past(500.0, 0, False)
+    slow = judge(WarmUp(Phase.RUNNING, T, "status 500"), old, DEFAULT, T + 500.0)
     assert slow.reason == "warm-up given up: not done within 120 s: status 500"
+    mute = judge(WarmUp(Phase.RUNNING, T), old, DEFAULT, T + 500.0)
+    assert mute.reason == "warm-up given up: not done within 120 s"
 
 
 def test_everything_but_serving_says_why():
     for phase, for_s, up_s in product(Phase, (0.0, 5.0, 20.0, 125.0), (0.0, 40.0, 200.0)):
-        warmth = judge(WarmUp(phase, T - for_s), up_s, 0, DEFAULT, T)
+        warmth = judge(WarmUp(phase, T - for_s), Past(up_s, 0, False), DEFAULT, T)
         assert warmth.reason or warmth.state is State.SERVING
 
 

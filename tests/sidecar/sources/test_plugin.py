@@ -196,6 +196,18 @@ async def test_hearts_that_beat_wake_it_and_nothing_else_does(path, sender_to, m
         assert looks.number - before == 3
 
 
+async def test_many_who_call_at_once_are_all_taken_in_at_one_look(path, sender_to, until):
+    """A sidecar that restarts is called by every API process of its node."""
+    heard = []
+    with readings(path, heard.append, lambda: False) as found:
+        senders = [sender_to(path) for _ in range(300)]
+        for number, sender in enumerate(senders):
+            assert sender.send(step(number))
+        found.look()
+        found.look()
+        assert len(heard) == 300
+
+
 @pytest.mark.parametrize(("is_awaited", "rest_s"), [(True, REST_S), (False, LONG_REST_S)])
 async def test_while_steps_come_fast_it_looks_by_the_clock(
     is_awaited, rest_s, path, sender_to, monkeypatch, until
