@@ -201,6 +201,10 @@ class Demo:
             ("the API itself", f"{self.router_url}/v1/models"),
         ):
             self.console.print(f"  {what:<34} {url}", highlight=False, soft_wrap=True)
+        status = f".venv/bin/ullage-sidecar status --config {self.folder}/sidecar.toml"
+        self.console.print(
+            f"  {'how the engines stand':<34} {status}", highlight=False, soft_wrap=True
+        )
 
 
 def main() -> int:
@@ -239,8 +243,8 @@ def run(demo: Demo, *, keep: bool) -> int:
     with ExitStack() as stack:
         demo.start(stack)
         failed = asyncio.run(demo.show())
-        demo.where_to_look()
         if keep:
+            demo.where_to_look()
             console.print(f"\nLogs are in {demo.folder}. Ctrl-C ends it.", soft_wrap=True)
             signal.pause()
     if failed:

@@ -19,6 +19,7 @@ _KEYS: Final = ("listen", "admin", "replicas", "sidecars", "workers")
 def parser() -> argparse.ArgumentParser:
     """The command line. A flag beats the same key in the file."""
     flags = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="ullage-router",
         description="Sends each request to the vLLM replica that has headroom for it.",
         epilog=_epilog(),

@@ -99,6 +99,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
     """Served names; empty is unknown."""
     state: State
+    """Where it stands in its life."""
     reason: str
     """Why the state is not `serving`, the score unknown, or the warm-up given up; else empty."""
     capacity_score: Ratio | None
@@ -110,12 +111,17 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     running_ratio: Ratio | None
     """Running sequences as a share of `max_num_seqs`, smoothed."""
     free_blocks: Count | None
+    """KV blocks free, as last reported."""
     total_blocks: Count | None
+    """KV blocks in all."""
     block_size: Count | None
     """Tokens per block."""
     running: Count | None
+    """Running sequences, as last reported."""
     max_num_seqs: Count | None
+    """Most sequences that run at once."""
     waiting: Count | None
+    """Waiting requests, as last reported."""
     exhaustion_s: Seconds | None
     """When the KV blocks will be gone if they go on falling like this; null: they do not fall."""
     boot_id: Name

@@ -51,6 +51,7 @@ def _flags(options: argparse.Namespace) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="ullage-sidecar",
         description="Turns the scheduler stats of this node's vLLM servers into scored snapshots.",
         epilog=_epilog(),

@@ -163,7 +163,7 @@ def _table(rows: Sequence[Row]) -> str:
     lines: list[tuple[str, ...]] = [heads]
     for row in rows:
         figures = (row.capacity_score, row.running, row.waiting)
-        shown = ("-" if figure is None else f"{figure:g}" for figure in figures)
+        shown = ("-" if figure is None else f"{round(figure, 3):g}" for figure in figures)
         lines.append((row.engine, row.state, *shown, row.source or "-", row.reason))
     widths = [max(len(cells[i]) for cells in lines) for i in range(len(heads))]
     table = "".join(

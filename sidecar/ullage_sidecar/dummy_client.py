@@ -20,6 +20,7 @@ WORDS: Final = 160
 """Characters of a server's own words in a reason."""
 _KEY_WANTED: Final = frozenset({401, 403})
 _NOT_OFFERED: Final = frozenset({400, 404, 405, 415, 422, 501})
+_NO_KEY: Final = "its key goes into engine[].api_key_file"
 _NO_LIMIT: Final = aiohttp.ClientTimeout(total=None)  # The whole warm-up has one.
 
 
@@ -163,7 +164,9 @@ class DummyClient:
         if status == 200:
             return
         if status in _KEY_WANTED:
-            raise RefusedError(f"{path}: status {status}; its key goes into engine[].api_key_file")
+            has_one = "Authorization" in self._headers
+            hint = "the key in engine[].api_key_file is refused" if has_one else _NO_KEY
+            raise RefusedError(f"{path}: status {status}; {hint}")
         if status in _NOT_OFFERED:
             raise NotOfferedError(f"{path}: status {status}{_words(content)}")
         raise FailedError(f"{path}: status {status}")

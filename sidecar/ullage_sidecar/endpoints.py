@@ -64,7 +64,8 @@ def orca(published: Published, asked: str) -> Answer:
     if meant:
         return Answer(200, msgspec.json.encode(report(meant)), {"Content-Type": JSON})
     wanted = ", ".join(f"{ORCA_PATH}/{name}" for name in servers(published.replicas))
-    text = f"no engine {asked!r}; wanted one of: {wanted}"
+    missing = f"no engine {asked!r}" if asked else "this node has several"
+    text = f"{missing}; wanted one of: {wanted}"
     return Answer(404, text.encode(), {"Content-Type": "text/plain; charset=utf-8"})
 
 

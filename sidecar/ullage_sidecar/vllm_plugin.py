@@ -49,7 +49,7 @@ class UllageStatLogger(StatLoggerBase):  # type: ignore[misc]  # vllm is untyped
         name = os.environ.get("ULLAGE_ENGINE") or "vllm"
         path = _socket_path(os.environ)
         if path is None:
-            _log.info("Ullage: off: no ULLAGE_SOCKET is set, and no %s is there", DEFAULT_SOCKET)
+            _log.info("Ullage: off: %s", _why_nowhere(os.environ))
             return
         if not _usable(path, name):
             return
@@ -153,6 +153,12 @@ def _socket_path(environ: Mapping[str, str]) -> str | None:
     if path is None:  # os.path's, for Path's raises where it may not look
         return DEFAULT_SOCKET if os.path.exists(DEFAULT_SOCKET) else None  # noqa: PTH110
     return path or None
+
+
+def _why_nowhere(environ: Mapping[str, str]) -> str:
+    if "ULLAGE_SOCKET" in environ:
+        return "ULLAGE_SOCKET is empty"
+    return f"no ULLAGE_SOCKET is set, and no {DEFAULT_SOCKET} is there"
 
 
 def _usable(path: str, name: str) -> bool:

@@ -121,7 +121,7 @@ class _WarmUp:
     async def run(self) -> None:
         """From the first dummy to the last. Raises nothing but `CancelledError`."""
         begun_s, limit_s = self.clock(), self.node.config.warm_up.limit_s
-        end = "broken_off"
+        end, why = "broken_off", ""
         try:
             async with asyncio.timeout(limit_s):
                 await self._all_rounds()
@@ -130,15 +130,18 @@ class _WarmUp:
         except RefusedError as error:
             with contextlib.suppress(UnwantedError):
                 self.tell(Phase.GIVEN_UP, str(error))
-                end = "given_up"
+                end, why = "given_up", str(error)
         except TimeoutError:
-            end = "given_up"  # The core knows the limit too.
+            end, why = "given_up", f"not done within {limit_s:g} s"  # The core knows that too.
         except UnwantedError:
             pass
         finally:
             rounds = ",".join(f"{took_s:.2f}" for took_s in self.rounds_s)
             took = f"{self.clock() - begun_s:.1f}"
-            _log.info(line("warm_up", engine=self.engine, end=end, took_s=took, rounds_s=rounds))
+            told = line(
+                "warm_up", engine=self.engine, end=end, took_s=took, rounds_s=rounds, why=why
+            )
+            _log.log(logging.WARNING if why else logging.INFO, told)
 
     async def _all_rounds(self) -> None:
         if self.key_file:

@@ -29,6 +29,7 @@ from ullage_router.metrics import RouterCollector
 from ullage_router.overview import own_metrics
 from ullage_router.router import Router
 from ullage_shared.config import keys
+from ullage_shared.snapshot import Snapshot
 from ullage_sidecar.endpoints import Served
 from ullage_sidecar.metrics import NodeCollector
 from ullage_sidecar.node import Node
@@ -111,10 +112,25 @@ def _reasons() -> str:
     return _table(("why", "meaning"), rows)
 
 
+def _snapshot() -> str:
+    """Every field of `Snapshot`, with what stands below it in the source."""
+    (struct,) = ast.parse(inspect.getsource(Snapshot)).body
+    assert isinstance(struct, ast.ClassDef)
+    rows = []
+    for field, below in pairwise(struct.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            assert isinstance(below, ast.Expr), field.target.id
+            assert isinstance(below.value, ast.Constant)
+            rows.append((f"`{field.target.id}`", " ".join(str(below.value.value).split())))
+    assert len(rows) == len(Snapshot.__struct_fields__)
+    return _table(("field", "meaning"), rows)
+
+
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "router keys": lambda: key_table(ullage_router.config.Config),
     "reasons": _reasons,
     "sidecar keys": _sidecar_keys,
+    "snapshot": _snapshot,
     "router metrics": _router_metrics,
     "sidecar metrics": _sidecar_metrics,
 }

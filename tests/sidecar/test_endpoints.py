@@ -66,4 +66,5 @@ def test_the_only_engine_reports_its_load_with_its_name_or_without():
 def test_a_report_of_nobody_is_404_and_names_whom_there_is(asked):
     answer = orca(published("a", "b"), asked)
     assert answer.status == 404
-    assert answer.body == f"no engine {asked!r}; wanted one of: /v1/orca/a, /v1/orca/b".encode()
+    missing = f"no engine {asked!r}" if asked else "this node has several"
+    assert answer.body == f"{missing}; wanted one of: /v1/orca/a, /v1/orca/b".encode()

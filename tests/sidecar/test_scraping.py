@@ -42,7 +42,7 @@ async def test_without_the_plugin_a_server_is_known_by_its_own_metrics(sidecar, 
     replica = await sidecar.replica(lambda replica: replica.running == 2)
     assert (replica.state, replica.free_blocks, replica.models) == (State.SERVING, 50, ("tiny",))
     assert replica.capacity_score is None
-    assert "max_num_seqs is learned once requests wait" in replica.reason
+    assert "or it is learned as requests wait" in replica.reason
 
     fake.running, fake.waiting = 8, 3
     await sidecar.replica(lambda replica: replica.max_num_seqs == 8)

@@ -20,7 +20,7 @@ def configuration(socket: Path, port: int, agent_port: int, backends: Mapping[st
         "    user haproxy\n    group haproxy\n": "",
         "/run/haproxy/admin.sock": str(socket),
         "bind :8080": f"bind 127.0.0.1:{port}",
-        "agent-port 9401": f"agent-port {agent_port}",
+        "agent-port 9402": f"agent-port {agent_port}",
         "agent-inter 500ms": "agent-inter 50ms",
         "check inter 2s": "check inter 100ms",
     }

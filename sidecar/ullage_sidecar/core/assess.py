@@ -139,9 +139,8 @@ def _unknown(engine: Engine, settings: Settings, levels: Levels, rival: str, now
         "waiting": levels.waiting,
     }
     names = ", ".join(name for name, level in signals.items() if level is None)
-    scraped = engine.hello is not None and engine.hello.source == SCRAPE
-    if scraped and engine.max_num_seqs is None:
-        names += " (max_num_seqs is learned once requests wait, or set it in [[engine]])"
+    if engine.hello is not None and engine.hello.source == SCRAPE and engine.max_num_seqs is None:
+        names += "; set max_num_seqs, or it is learned as requests wait"
     return f"unknown: {names}" if names else ""
 
 

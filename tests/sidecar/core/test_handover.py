@@ -150,8 +150,7 @@ def test_a_limit_that_nobody_tells_is_learned_and_one_that_is_told_counts():
     judged = assess(idle, SETTINGS, T)
     assert (judged.capacity, idle.max_num_seqs) == (None, None)
     assert judged.reason == (
-        "unknown: running / max_num_seqs (max_num_seqs is learned once requests wait, "
-        "or set it in [[engine]])"
+        "unknown: running / max_num_seqs; set max_num_seqs, or it is learned as requests wait"
     )
 
 
