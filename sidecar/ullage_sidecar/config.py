@@ -19,7 +19,7 @@ from ullage_shared.address import AddressError, parse_base_url, parse_listen
 from ullage_shared.config import ConfigError, load
 from ullage_sidecar.channel import DEFAULT_SOCKET
 from ullage_sidecar.core.settings import Settings
-from ullage_sidecar.sources.settings import ScrapeSettings
+from ullage_sidecar.sources.settings import ScrapeSettings, When
 
 DEFAULT_NAME: Final = "vllm"
 CONTROL_SUFFIX: Final = ".control"
@@ -27,6 +27,9 @@ CONTROL_SUFFIX: Final = ".control"
 SOCKET_PATH_BYTES: Final = 107 - len(CONTROL_SUFFIX)
 """A unix socket's address has no room for more."""
 WEIGHTS_TOLERANCE: Final = 1e-6
+SCRAPE_LATE_S: Final = 0.5
+"""So late a page may come before its engine counts as silent: what the plugin, which speaks every
+second, is given too."""
 
 
 class EngineEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,6 +95,7 @@ def read(path: Path | None, flags: Mapping[str, Any]) -> Config:
     config = load(Config, path, flags)
     origin = _Origin(str(path or "defaults"), flags)
     _check_sums(config, origin)
+    _check_patience(config, origin)
     _check_places(config, origin)
     return msgspec.structs.replace(config, engine=_checked_engines(config.engine, origin))
 
@@ -133,6 +137,18 @@ def _check_sums(config: Config, origin: _Origin) -> None:
             "warm_up.ramp_until_s",
             warm_up.ramp_until_s,
             f"wanted warm_up.zero_until_s = {warm_up.zero_until_s!r} or more",
+        )
+
+
+def _check_patience(config: Config, origin: _Origin) -> None:
+    scrape, signs_of_life_s = config.scrape, config.health.signs_of_life_s
+    least_s = round(scrape.interval_s + SCRAPE_LATE_S, 9)
+    if scrape.when is not When.NEVER and signs_of_life_s < least_s:
+        raise origin.fault(
+            "health.signs_of_life_s",
+            signs_of_life_s,
+            f"wanted scrape.interval_s + {SCRAPE_LATE_S!r} = {least_s!r} or more, "
+            'or scrape.when = "never"',
         )
 
 

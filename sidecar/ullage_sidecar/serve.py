@@ -43,7 +43,7 @@ async def serve(config: Config) -> None:
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, log.no_reload, _log)
     node = Node(config, time.monotonic())
-    kept = Kept(Path(f"{config.socket}.drained"))
+    kept = Kept(Path(f"{config.socket}.drained"), scrape.machine_start())
     node.resume(kept.read(), time.monotonic())
     ears = readings(
         Path(config.socket),

@@ -138,6 +138,11 @@ def test_every_table_is_read(tmp_path):
             "[warm_up]\nramp_until_s = 10.0\n" + ENGINE,
             "warm_up.ramp_until_s = 10.0: wanted warm_up.zero_until_s = 30.0 or more",
         ),
+        (
+            "[scrape]\ninterval_s = 2.0\n[health]\nsigns_of_life_s = 2.4\n" + ENGINE,
+            "health.signs_of_life_s = 2.4: wanted scrape.interval_s + 0.5 = 2.5 or more, "
+            'or scrape.when = "never"',
+        ),
         ("[health]\ninterval_s = 0.0\n" + ENGINE, "health.interval_s = 0.0: wanted a number >="),
         ("listen = '9400'\n" + ENGINE, "listen = '9400': wanted host:port"),
         ("listen = 'a:99999'\n" + ENGINE, "listen = 'a:99999': "),
@@ -157,6 +162,19 @@ def test_nonsense_is_refused_by_name(tmp_path, text, complaint):
     assert complaint in str(refused.value)
     assert str(path) in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        "[scrape]\ninterval_s = 2.0\n[health]\nsigns_of_life_s = 2.5\n",
+        "[health]\nsigns_of_life_s = 1.5\n",
+        "[scrape]\nwhen = 'never'\ninterval_s = 2.0\n[health]\nsigns_of_life_s = 1.5\n",
+    ],
+)
+def test_silence_may_be_noticed_as_soon_as_a_late_page_is_no_silence(tmp_path, tables):
+    """Else the score of a scraped engine would be unknown before each page."""
+    assert read(written(tmp_path, tables + ENGINE), {}).engine
 
 
 def test_flags_win_over_the_file_and_are_blamed_for_themselves(tmp_path):

@@ -317,7 +317,9 @@ def test_all_ranks_of_a_server_are_drained_and_one_that_speaks_later_too(node):
     node.drain("b", T)
     node.hear(encode_hello(ranks[2]), T + 1.0)
     assert states(node, T + 1.0) == ["draining"] * 3 + ["serving"]
-    assert node.drains == {("b", rank): Drain("boot-1") for rank in range(3)}
+    assert {key: drain.boot_id for key, drain in node.drains.items()} == {
+        ("b", rank): "boot-1" for rank in range(3)
+    }
 
 
 def test_another_node_goes_on_with_the_drains_of_the_first(node):
@@ -326,9 +328,9 @@ def test_another_node_goes_on_with_the_drains_of_the_first(node):
     for hello in ranks:
         node.hear(encode_hello(hello), T)
     node.drain(None, T)
-    for boot_id, expected in (
-        ("boot-1", ["draining"] * 3),
-        ("boot-2", [*["serving"] * 2, "draining"]),
+    for boot_id, started_s, expected in (
+        ("boot-1", HELLO.started_s, ["draining"] * 3),
+        ("boot-2", T + 4.0, [*["warming"] * 2, "draining"]),
     ):
         second = Node(CONFIG, T + 5.0)
         odd = {("gone", 0): Drain(), ("b", -1): Drain(), ("b", MAX_RANKS): Drain()}
@@ -338,7 +340,8 @@ def test_another_node_goes_on_with_the_drains_of_the_first(node):
             second.probed(name, Probe(None), T + 5.0)
         assert states(second, T + 5.0)[-1] == "draining"
         for hello in ranks:
-            second.hear(encode_hello(replace(hello, boot_id=boot_id)), T + 6.0)
+            told = replace(hello, boot_id=boot_id, started_s=started_s)
+            second.hear(encode_hello(told), T + 6.0)
         second.probed("b", Probe(None), T + 6.0)
         assert states(second, T + 6.0) == expected
 
@@ -376,7 +379,9 @@ def test_a_drain_lasts_though_sidecars_die_before_they_have_heard_all_ranks(node
             anew.hear(encode_hello(ranks[rank]), T + 2.0)
         published(anew, T + 2.0)
         drains = anew.drains
-    assert drains == {("b", rank): Drain("boot-1") for rank in range(2)}
+    assert {key: drain.boot_id for key, drain in drains.items()} == {
+        ("b", rank): "boot-1" for rank in range(2)
+    }
 
 
 def test_who_wants_to_be_told_is_told_of_all_that_comes_in(node):

@@ -117,3 +117,19 @@ async def test_a_restarted_sidecar_knows_a_scraped_server_and_its_drain_again(
     fake.began_s = time.time()
     anew = await sidecar.replica(lambda replica: replica.boot_id != before.boot_id)
     assert anew.state is State.WARMING
+
+
+async def test_a_drain_of_a_scraped_server_outlasts_a_sidecar_that_hears_the_plugin_first(
+    sidecar, fake, config, sender_to
+):
+    path = config("[scrape]\ninterval_s = 0.1")
+    await sidecar.start("--config", path)
+    await sidecar.replica(lambda replica: replica.running == 2)
+    await run(sidecar, "drain")
+    await sidecar.stop(signal.SIGKILL)
+    await sidecar.start("--config", path)
+    sender = sender_to(sidecar.socket)
+    sender.send(hello())
+    sender.send(step(1, running=6))
+    replica = await sidecar.replica(lambda replica: replica.running == 6)
+    assert (replica.boot_id, replica.state) == ("boot-1", State.DRAINING)

@@ -20,6 +20,10 @@ class Drain(NamedTuple):
 
     boot_id: str | None = None
     """The incarnation that is meant. `None`: the present one, or the first one to speak."""
+    alias: str | None = None
+    """What another source calls that incarnation."""
+    heard_s: float | None = None
+    """An instant at which that incarnation was heard of. `None`: not told."""
 
 
 class Undrain(NamedTuple):

@@ -19,6 +19,8 @@ warm-up, `Woken` from the sidecar's own clock. Rules
   less than `LATE_S` before: an engine with work goes on.
 * A drain ends with the incarnation that it was meant for: a server that starts anew is wanted. Of
   one whose plugin never spoke, `/health` tells: it was gone, and it answers.
+* A drain outlives the sidecar, and knows its incarnation by every name it had, and by when it was
+  heard of: what began to serve before that is the same one, under a name that nobody has told us.
 """
 
 from collections.abc import Sequence
@@ -49,6 +51,8 @@ MAX_SENDERS: Final = 64
 SILENT_AFTER_S: Final = 3.0
 NO_STEP_AFTER_S: Final = 0.9
 """A hello repeated for this long without a step beside it: none was made."""
+NOTED_EVERY_S: Final = 10.0
+"""Seconds between the instants that a drain notes: each is written to a file."""
 LATE_S: Final = 1.0
 """One API process may record a step this much later than another one its successor."""
 
@@ -72,8 +76,7 @@ def fold(engine: Engine, event: Event, now_s: float) -> Engine:
         return engine._replace(woke_s=now_s, health=engine.health.after_absence(now_s))
     if isinstance(event, Unread):
         return engine._replace(unread=event.why)
-    present = engine.hello.boot_id if engine.hello else None
-    drain = Drain(event.boot_id or present)
+    drain = _meant(engine, event, now_s)
     return engine._replace(drain=drain, warm_up=broken_off(engine.warm_up))
 
 
@@ -117,6 +120,7 @@ def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
             handed_over=False,
             learned_seqs=None,
             generated_before=0,
+            drain=engine.drain if engine.hello is None else None,
         )
     said_s = now_s if hello.said_s is None else hello.said_s
     known = engine.senders.get(hello.sender, Sender(now_s, now_s))
@@ -131,12 +135,13 @@ def _after_hello(engine: Engine, hello: Hello, now_s: float) -> Engine:
     }
     if len(senders) > MAX_SENDERS:
         del senders[min(senders, key=lambda sender: senders[sender].heard_s)]
+    heard_s = _latest(engine.heard_s, said_s, now_s)
     engine = engine._replace(
         hello=hello,
         started_s=min(started_s, engine.started_s),
-        heard_s=_latest(engine.heard_s, said_s, now_s),
+        heard_s=heard_s,
         senders=senders,
-        drain=_still_meant(engine.drain, hello),
+        drain=_still_meant(engine, hello.boot_id, started_s, heard_s),
         unread="",
     )
     if engine.hides_steps:
@@ -165,10 +170,23 @@ def _under_one_name(
     return engine, handover.completed(hello, present)
 
 
-def _still_meant(drain: Drain | None, hello: Hello) -> Drain | None:
-    if drain is None or drain.boot_id not in (None, hello.boot_id):
+def _meant(engine: Engine, drain: Drain, now_s: float) -> Drain:
+    if drain.boot_id is None and engine.hello is not None:
+        return Drain(engine.hello.boot_id, engine.alias, engine.heard_s)
+    return drain if drain.heard_s is None else drain._replace(heard_s=min(drain.heard_s, now_s))
+
+
+def _still_meant(engine: Engine, boot_id: str, started_s: float, heard_s: float) -> Drain | None:
+    """Its drain, if that is for the incarnation that speaks; with what else it knows it by now."""
+    drain = engine.drain
+    if drain is None:
         return None
-    return Drain(hello.boot_id)
+    known = drain.boot_id is None or boot_id in (drain.boot_id, drain.alias)
+    if not known and not handover.is_same(started_s, drain.heard_s):
+        return None
+    other = drain.boot_id if drain.boot_id != boot_id else drain.alias
+    is_fresh = drain.heard_s is not None and heard_s - drain.heard_s < NOTED_EVERY_S
+    return Drain(boot_id, engine.alias or other, drain.heard_s if is_fresh else heard_s)
 
 
 def _latest(heard_s: float | None, said_s: float, now_s: float) -> float:

@@ -10,6 +10,9 @@ Law
 * An incarnation began to serve when its page says, bounded by the machine's start and by now, for
   that is told by a clock that may be set; but not while the server was known to be absent, nor
   before the last page of the incarnation before it. Where nothing is known of it: long ago.
+* Ranks are told as they are numbered over all servers of the model; a server with external or
+  hybrid data-parallel balancing has some of them, all of which are on its page. How many others
+  there are, no page tells: at least those below.
 * A restarted sidecar calls the same process by the same name. Of one that tells no instant it does
   as well, unless that one has started anew before this sidecar's eyes.
 """
@@ -140,6 +143,8 @@ def _events(server: Server, seen: Seen) -> Iterator[Hello | Reading]:
             started_s=seen.started_s,
             engine_index=rank,
             data_parallel_size=max(seen.engines) + 1,
+            first_rank=min(seen.engines),
+            ranks_here=len(seen.engines),
             models=figures.models,
             total_blocks=figures.total_blocks,
             block_size=figures.block_size,

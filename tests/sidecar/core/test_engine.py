@@ -221,27 +221,60 @@ def test_the_longest_silent_of_too_many_senders_is_forgotten():
 
 def test_a_drain_is_for_the_incarnation_that_is_there_and_ends_with_it():
     drained = after((OLD, 1000.0), (Drain(), 1000.1))
-    assert drained.drain == Drain("boot-1")
-    assert after((OLD, 1001.0), (STEP, 1001.1), engine=drained).drain == Drain("boot-1")
+    assert drained.drain == Drain("boot-1", None, 1000.0)
+    assert after((OLD, 1001.0), (STEP, 1001.1), engine=drained).drain == drained.drain
     assert after((YOUNG, 1100.0), engine=drained).drain is None
     assert after((Undrain(), 1000.2), engine=drained).drain is None
 
 
 def test_a_drain_of_one_unheard_is_for_the_first_that_speaks():
     drained = after((Drain(), 1000.0), (OLD, 1000.1))
-    assert drained.drain == Drain("boot-1")
+    assert drained.drain == Drain("boot-1", None, 1000.1)
     assert after((YOUNG, 1100.0), engine=drained).drain is None
 
 
 def test_a_drain_of_another_incarnation_ends_when_this_one_speaks():
     """The sidecar was away while the server was started anew."""
     assert after((Drain("boot-0"), 1000.0), (OLD, 1000.1)).drain is None
-    assert after((Drain("boot-1"), 1000.0), (OLD, 1000.1)).drain == Drain("boot-1")
+    assert after((Drain("boot-1"), 1000.0), (OLD, 1000.1)).drain == Drain("boot-1", None, 1000.1)
+
+
+@pytest.mark.parametrize(
+    ("heard_s", "started_s", "lasts"),
+    [(900.0, 899.9, True), (900.0, 900.0, True), (900.0, 900.1, False), (None, 0.0, False)],
+)
+def test_a_drain_is_for_what_began_before_it_was_heard_of_by_whatever_name(
+    heard_s, started_s, lasts
+):
+    """The sidecar was away; no server begins while another one holds its port."""
+    speaks = replace(OLD, boot_id="another", started_s=started_s)
+    drain = after((Drain("boot-1", "more", heard_s), 1000.0), (speaks, 1001.0)).drain
+    assert drain == (Drain("another", "boot-1", 1001.0) if lasts else None)
+
+
+def test_a_drain_was_heard_of_nothing_in_the_future():
+    late = replace(OLD, boot_id="another", started_s=1000.5)
+    assert after((Drain("boot-1", None, 9e9), 1000.0), (late, 1001.0)).drain is None
+
+
+def test_a_drain_notes_now_and_then_that_its_incarnation_was_heard_of():
+    noted = []
+    engine = after((OLD, 1000.0), (Drain(), 1000.0))
+    for second in range(30):
+        engine = after((OLD, 1000.0 + second), engine=engine)
+        noted.append(engine.drain.heard_s)
+    assert sorted(set(noted)) == [1000.0, 1010.0, 1020.0]
+
+
+def test_a_drain_ends_with_its_incarnation_though_an_elder_one_takes_over():
+    """Of two servers of one name the younger falls silent."""
+    drained = after((OLD, 1100.0), (YOUNG, 1101.0), (Drain(), 1101.0))
+    assert after((OLD, 1110.0), engine=drained).drain is None
 
 
 def test_the_word_of_a_former_incarnation_ends_no_drain():
     drained = after((YOUNG, 1100.0), (Drain(), 1100.1), (OLD, 1100.2))
-    assert drained.drain == Drain("boot-2")
+    assert drained.drain == Drain("boot-2", None, 1100.0)
 
 
 GOOD, REFUSED, LATE = Probe(None), Probe("Connection refused"), Probe("late", certain=False)
@@ -261,4 +294,4 @@ def test_of_one_whose_plugin_never_spoke_health_tells_that_it_has_started_anew(p
     drained = after((Drain(), 1000.0), *((probe, 1001.0) for probe in probes))
     assert (drained.drain is not None) is lasts
     heard = after((OLD, 1000.0), (Drain(), 1000.0), *((probe, 1001.0) for probe in probes))
-    assert heard.drain == Drain("boot-1")
+    assert heard.drain == Drain("boot-1", None, 1000.0)

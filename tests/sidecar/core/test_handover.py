@@ -118,7 +118,21 @@ def test_the_first_page_of_an_old_server_is_only_a_baseline():
 def test_a_drain_outlasts_a_handover():
     for engine, hello, now_s in ((BY_PLUGIN, SCRAPED, LATER_S), (BY_SCRAPE, SPOKEN, T + 1.0)):
         drained = fold(engine, Drain(), T + 0.5)
-        assert fold(drained, hello, now_s).drain == drained.drain
+        meant = fold(drained, hello, now_s).drain
+        assert (meant.boot_id, meant.alias) == (engine.hello.boot_id, hello.boot_id)
+
+
+@pytest.mark.parametrize("first", [SPOKEN, SCRAPED])
+@pytest.mark.parametrize("engine", [BY_PLUGIN, BY_SCRAPE, HANDED_TO_SCRAPE, HANDED_TO_PLUGIN])
+def test_a_drain_outlasts_the_sidecar_whichever_source_speaks_first_then(engine, first):
+    kept = fold(engine, Drain(), LATER_S).drain
+    for later_s, hello in ((10.0, first), (20.0, SPOKEN), (30.0, SCRAPED), (40.0, SPOKEN)):
+        anew = after((kept, LATER_S + later_s), (hello, LATER_S + later_s))
+        assert anew.drain is not None
+        kept = anew.drain
+        assert kept.boot_id == hello.boot_id
+        reborn = replace(hello, boot_id="another", started_s=LATER_S + later_s + 1.0)
+        assert after((kept, LATER_S + 99.0), (reborn, LATER_S + 99.0)).drain is None
 
 
 def test_what_began_after_the_other_source_was_last_heard_is_a_new_incarnation():

@@ -84,6 +84,40 @@ async def test_the_page_is_asked_for_as_plain_text_uncompressed(fake, scene, cli
     assert headers["Accept-Encoding"] == "identity"
 
 
+@pytest.mark.parametrize(
+    ("ranks", "ids", "asked_for_as"),
+    [
+        ((0,), ["n/vllm"], [None]),
+        ((0, 1), ["n/vllm:0", "n/vllm:1"], [0, 1]),
+        ((3,), ["n/vllm:3"], [None]),
+        ((2, 3), ["n/vllm:2", "n/vllm:3"], [0, 1]),
+    ],
+)
+async def test_a_server_that_has_some_of_the_ranks_is_asked_for_their_places_among_its_own(
+    fake, scene, client, ranks, ids, asked_for_as
+):
+    """With external balancing it says 400 to a rank that is none of its own; also where the plugin
+    has spoken before."""
+    fake.text = fake.page.replace('engine="0"', 'engine="RANK"')
+    fake.text = "".join(fake.text.replace("RANK", str(rank)) for rank in ranks)
+    scene.probed(GOOD)
+    for spoken in (False, True):
+        if spoken:
+            for place, rank in enumerate(ranks):
+                hello = Hello(
+                    place, "vllm", "boot-1", 11, T - 500.0, rank, max(ranks) + 1,
+                    first_rank=ranks[0], ranks_here=len(ranks),
+                )  # fmt: skip
+                scene.node.hear(encode_hello(hello), scene.now_s)
+            scene.now_s += 3.5
+        await scene.scraper.ask(client)
+        scene.now_s += 0.1
+        replicas = scene.node.published(scene.now_s, scene.wall_s).replicas
+        assert [replica.id for replica in replicas] == ids
+        assert [replica.dp_rank for replica in replicas] == asked_for_as
+        assert [replica.running for replica in replicas] == [2] * len(ids)
+
+
 # Whether to ask
 
 

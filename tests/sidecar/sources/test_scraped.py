@@ -38,8 +38,8 @@ def hello(*pages, **how):
 def test_a_page_says_hello_and_how_it_stands():
     assert told(STARTED)[0] == [
         Hello(
-            0xABC0, "vllm", "m-scrape-1799999400.000", 0, started_s=T - 600.0, models=("tiny",),
-            total_blocks=256, block_size=32, source=SCRAPE,
+            0xABC0, "vllm", "m-scrape-1799999400.000", 0, started_s=T - 600.0, ranks_here=1,
+            models=("tiny",), total_blocks=256, block_size=32, source=SCRAPE,
         ),
         Reading(0xABC0, 1, T, 3, 1, 0.25, 100, 50, 0, 100, 0),
     ]  # fmt: skip
@@ -55,6 +55,13 @@ def test_each_rank_speaks_for_itself():
 def test_a_rank_that_is_alone_keeps_its_number():
     first = hello(Page({3: BUSY}))
     assert (first.engine_index, first.data_parallel_size) == (3, 4)
+
+
+@pytest.mark.parametrize("ranks", [(0,), (3,), (0, 1), (4, 5, 6)])
+def test_the_ranks_of_a_page_are_those_that_the_server_has_itself(ranks):
+    events, _ = told(Page(dict.fromkeys(ranks, BUSY)))
+    heard = [(h.engine_index, h.first_rank, h.ranks_here) for h in events[::2]]
+    assert heard == [(rank, ranks[0], len(ranks)) for rank in ranks]
 
 
 def test_what_has_not_changed_is_a_heartbeat_its_instant_included():
