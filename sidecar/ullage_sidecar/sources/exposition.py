@@ -10,6 +10,8 @@ Law
   parts beside their sum: the largest counts. Over several models counts add up; KV usage, which
   they share, does not. One unknown sample makes its figure unknown.
 * vLLM gives the KV blocks of all its engines as one sum; SGLang those of each.
+* To read holds up all that the reader does besides. A page that would take long is refused: for all
+  its lines, for those that are wanted, or for one of them. 100 engines of vLLM have less.
 
 Of a page of a thousand lines some twenty are wanted, and only those are given to the parser; their
 names and labels once, for only values change from page to page.
@@ -28,6 +30,13 @@ from prometheus_client.samples import Sample
 
 MAX_RANKS: Final = 1024
 """Data-parallel engines of one server: a page that has more is no such page."""
+MAX_LINES: Final = 2**18
+MAX_WANTED: Final = 2**12
+"""Lines with figures. vLLM has 11 for each engine and model."""
+MAX_WANTED_BYTES: Final = 2**18
+"""Of them all. vLLM has 1.2 KB for each engine, and the model's name 10 times more."""
+MAX_LINE_BYTES: Final = 2**12
+"""Of one of them. vLLM's longest, with its cache's settings, has 1.1 KB."""
 PROCESS_START: Final = "process_start_time_seconds"
 SERVES_SINCE: Final = "vllm:prompt_tokens_created"
 """vLLM makes its counters once the engines are ready, which may be minutes after the start."""
@@ -111,7 +120,7 @@ class Page:
 
 def read(body: bytes) -> Page:
     """Read a page. Raises `ExpositionError`."""
-    samples = [sample for line in _wanted_lines(body) for sample in _parsed(line)]
+    samples = [sample for line in list(_wanted_lines(body)) for sample in _parsed(line)]
     ranks = {_rank(sample) for sample in samples if sample.name in _SHOWS_AN_ENGINE}
     if not ranks:
         raise ExpositionError("no metrics of vLLM or SGLang there; are they switched off?")
@@ -148,8 +157,19 @@ _EXEMPLAR: Final = b" # {"
 
 
 def _wanted_lines(body: bytes) -> Iterator[bytes]:
+    """Raises `ExpositionError`."""
+    if body.count(b"\n") > MAX_LINES:
+        raise ExpositionError(f"more than {MAX_LINES} lines")
+    wanted = wanted_bytes = 0
     for line in body.split(b"\n"):
         if line[:_HEAD_BYTES] in _HEADS and _name(line) in _WANTED:
+            wanted += 1
+            wanted_bytes += len(line)
+            if len(line) > MAX_LINE_BYTES:
+                raise ExpositionError(f"{_name(line)}: a line of more than {MAX_LINE_BYTES} bytes")
+            if wanted > MAX_WANTED or wanted_bytes > MAX_WANTED_BYTES:
+                most = f"{MAX_WANTED} lines or {MAX_WANTED_BYTES} bytes"
+                raise ExpositionError(f"more than {most} of an engine's figures")
             yield line[: line.rfind(_EXEMPLAR)] if _EXEMPLAR in line else line
 
 

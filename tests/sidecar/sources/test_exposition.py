@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from ullage_sidecar.sources.exposition import MAX_RANKS, ExpositionError, Figures, Page, read
+from ullage_sidecar.sources.exposition import (
+    MAX_LINE_BYTES,
+    MAX_LINES,
+    MAX_RANKS,
+    MAX_WANTED,
+    MAX_WANTED_BYTES,
+    ExpositionError,
+    Figures,
+    Page,
+    read,
+)
 
 NOW = """\
 # HELP process_start_time_seconds Start time of the process since unix epoch in seconds.
@@ -228,6 +238,47 @@ def test_a_line_that_is_cut_or_garbled_is_one_problem_that_names_it(tail):
 def test_an_engine_that_cannot_be_is_one_problem(rank):
     with pytest.raises(ExpositionError, match="wanted an engine of 0 to 1023"):
         page(NOW.replace('engine="0"', f'engine="{rank}"'))
+
+
+def with_line_of(size):
+    line = 'vllm:num_requests_running{engine="0",model_name="tiny",x=""} 3.0'
+    return NOW + line.replace('x=""', f'x="{"y" * (size - len(line))}"') + "\n"
+
+
+def test_a_line_that_is_too_long_is_one_problem_that_names_it():
+    """To parse one of a megabyte takes seconds, and it would be remembered."""
+    assert page(with_line_of(MAX_LINE_BYTES)) == page(NOW)
+    with pytest.raises(ExpositionError, match=r"^vllm:num_requests_running: a line of more than 4"):
+        page(with_line_of(MAX_LINE_BYTES + 1))
+    nobodys = with_line_of(2**20).replace("vllm:num_requests_running{", "vllm:other{")
+    assert only(nobodys) == replace(FIGURES, running=None)
+
+
+def running(lines, width=1):
+    return "".join(f'vllm:num_requests_running{{x="{n:0{width}}"}} 1\n' for n in range(lines))
+
+
+def test_a_page_with_more_figures_than_any_server_has_is_one_problem():
+    assert only(running(MAX_WANTED)).running == 1
+    wide = MAX_WANTED_BYTES // 1_000
+    assert only(running(wide, width=960)).running == 1
+    for text in (running(MAX_WANTED + 1), running(wide, width=1_000)):
+        with pytest.raises(ExpositionError, match=r"^more than 4096 lines or 262144 bytes of an e"):
+            page(text)
+
+
+def test_a_page_with_more_lines_than_any_server_has_is_one_problem():
+    assert page(NOW + "\n" * (MAX_LINES - NOW.count("\n"))) == page(NOW)
+    with pytest.raises(ExpositionError, match=r"^more than 262144 lines$"):
+        page(NOW + "\n" * MAX_LINES)
+
+
+def test_a_page_of_100_engines_is_read_whole():
+    """As vLLM 0.32 writes it: a model's long name, all of the cache's settings, 700 lines each."""
+    one = NOW.replace('"tiny"', f'"{"m" * 64}"').replace("num_cpu", f'x="{"y" * 960}",num_cpu')
+    one += 690 * 'vllm:e2e_request_latency_seconds_bucket{engine="0",le="0.3"} 12.0\n'
+    text = "".join(one.replace('engine="0"', f'engine="{rank}"') for rank in range(100))
+    assert len(page(text).engines) == 100
 
 
 names = st.sampled_from(
