@@ -147,6 +147,14 @@ class Node:
             if key[0] == name
         )
 
+    def has_plugin(self, name: str) -> bool:
+        """Was the plugin of a server the last to speak of it?"""
+        return any(
+            engine.hello is not None and engine.hello.source != SCRAPE
+            for key, engine in self._engines.items()
+            if key[0] == name
+        )
+
     def told(self, event: Hello | Reading, now_s: float) -> None:
         """Take in what a server's `/metrics` says of one engine: a hello, then a reading."""
         self._settle()

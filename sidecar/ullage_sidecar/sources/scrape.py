@@ -159,6 +159,8 @@ class Scraper:
             return
         if fault:
             fix = "set ULLAGE_SOCKET of that vLLM to the sidecar's, or let its /metrics be read"
+            if self._node.has_plugin(self._server.name):
+                fix = "its plugin is silent as well: see the log of that vLLM"
             _log.warning(line("scrape_fails", server=self._server.name, why=fault, fix=fix))
         else:
             _log.info(line("scrape_works", server=self._server.name))
