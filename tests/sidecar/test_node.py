@@ -150,7 +150,7 @@ def test_a_probe_concerns_every_engine_of_its_server_and_no_other(node):
     for rank in (0, 1):
         hello = replace(HELLO, sender=rank, engine_index=rank, data_parallel_size=2)
         node.hear(encode_hello(hello), T)
-    node.probed("b", Probe("Connection refused"), T)
+    node.probed("b", Probe("Connection refused", gone=True), T)
     states = [replica.state for replica in published(node, T).replicas]
     assert states == [State.DOWN, State.DOWN, State.SERVING]
     assert (node.probes["b"].asked, node.probes["b"].failed) == (2, 1)
@@ -271,7 +271,7 @@ def test_each_change_of_state_is_one_line(node, caplog):
     caplog.set_level(logging.INFO)
     published(node, T)
     for seconds in (1.0, 2.0):
-        node.probed("a", Probe("Connection refused"), T + seconds)
+        node.probed("a", Probe("Connection refused", gone=True), T + seconds)
         published(node, T + seconds)
     lines = [line for line in caplog.messages if "engine=a" in line]
     assert len(lines) == 2
