@@ -164,6 +164,7 @@ class Node:
         for key, engine in self._engines.items():
             if key[0] == name:
                 self._engines[key] = fold(engine, Unread(why), now_s)
+        self._tell()
 
     def probed(self, name: str, probe: Probe, now_s: float) -> None:
         """Take in what `/health` of one server said: it concerns all its engines."""

@@ -422,8 +422,10 @@ def test_who_wants_to_be_told_is_told_of_all_that_comes_in(node):
     node.probed("b", Probe(None), T)
     node.drain("b", T)
     node.undrain("b", T)
+    node.told(replace(HELLO, source=SCRAPE), T)
+    node.unread("b", "status 404", T)
     published(node, T)
-    assert len(told) == 4
+    assert len(told) == 6
     node.tell = None
     node.hear(step(1, 5, T), T)
 
