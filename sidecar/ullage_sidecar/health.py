@@ -35,7 +35,7 @@ async def probe(client: aiohttp.ClientSession, url: str) -> Probe:
         return Probe(why_unreachable(cast(OSError, error.certificate_error)), certain=False)
     except aiohttp.ClientConnectorError as error:
         refused = isinstance(error.os_error, ConnectionRefusedError)
-        return Probe(why_unreachable(error.os_error), certain=refused)
+        return Probe(why_unreachable(error.os_error), certain=refused, gone=refused)
     except (aiohttp.ClientError, OSError):
         return Probe("connection lost", certain=False)
 

@@ -96,6 +96,8 @@ class Node:
         self._engines: dict[Key, Engine] = {}
         for entry in config.engine:
             self._engines[entry.name, 0] = self._unheard(entry.name, 0)
+        self._sizes: dict[str, int] = {}
+        """How many ranks there are, by the last word of a server. Who is missing has not spoken."""
         self._speakers: dict[int, Key] = {}
         self._heard: list[tuple[bytes, float]] = []
         self._heard_bytes = 0
@@ -170,6 +172,7 @@ class Node:
         for key, engine in self._engines.items():
             if key[0] == name:
                 self._engines[key] = fold(engine, Unread(why), now_s)
+        self._tell()
 
     def probed(self, name: str, probe: Probe, now_s: float) -> None:
         """Take in what `/health` of one server said: it concerns all its engines."""
@@ -198,6 +201,7 @@ class Node:
         for key in former:
             del self._engines[key]
         if former and len(former) == len(ranks):
+            self._sizes.pop(name, None)
             self._engines[name, 0] = forgotten(ranks[min(former)], now_s)
 
     def drain(self, name: str | None, now_s: float) -> None:
@@ -374,7 +378,13 @@ class Node:
         return fresh._replace(health=siblings[0].health, drain=drain)
 
     def _forget_ranks(self, hello: Hello) -> None:
-        """Drop a placeholder once a rank of its server has spoken, and ranks of a larger past."""
+        """Drop a placeholder once a rank of its server has spoken, and ranks of a larger past.
+
+        Nobody has a rank beyond the number that it told itself.
+        """
+        if self._sizes.get(hello.name) == hello.data_parallel_size:
+            return
+        self._sizes[hello.name] = hello.data_parallel_size
         for key, engine in tuple(self._engines.items()):
             is_other = key[0] == hello.name and key[1] != hello.engine_index
             if is_other and (engine.hello is None or key[1] >= hello.data_parallel_size):

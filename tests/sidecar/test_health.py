@@ -66,7 +66,7 @@ async def test_an_answer_that_takes_too_long_is_not_certain(fake_engine):
 
 async def test_a_refused_connection_is_certain(client, unused_tcp_port):
     probe = await health.probe(client, f"http://127.0.0.1:{unused_tcp_port}")
-    assert probe == Probe("Connection refused", certain=True)
+    assert probe == Probe("Connection refused", certain=True, gone=True)
 
 
 async def test_a_name_that_is_not_known_is_not_certain(client):

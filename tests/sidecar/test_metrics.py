@@ -21,7 +21,7 @@ CONFIG = Config(
 def scraped(started_s=T - 9.0, kv_usage=0.25, steps=()):
     node = Node(CONFIG, T - 10.0)
     node.probed("vllm", Probe(None), T)
-    node.probed("mute", Probe("Connection refused"), T)
+    node.probed("mute", Probe("Connection refused", gone=True), T)
     hello = Hello(
         1,
         "vllm",

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from ullage_sidecar.channel import MAGIC, encode_hello, encode_step
 from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.core.engine import Drain
 from ullage_sidecar.core.health import Probe
-from ullage_sidecar.core.reading import Hello
+from ullage_sidecar.core.reading import SCRAPE, Hello
 from ullage_sidecar.node import BATCH_BYTES, MAX_RANKS, RENDER_EVERY_S, Node
 
 CONFIG = Config(
@@ -150,7 +151,7 @@ def test_a_probe_concerns_every_engine_of_its_server_and_no_other(node):
     for rank in (0, 1):
         hello = replace(HELLO, sender=rank, engine_index=rank, data_parallel_size=2)
         node.hear(encode_hello(hello), T)
-    node.probed("b", Probe("Connection refused"), T)
+    node.probed("b", Probe("Connection refused", gone=True), T)
     states = [replica.state for replica in published(node, T).replicas]
     assert states == [State.DOWN, State.DOWN, State.SERVING]
     assert (node.probes["b"].asked, node.probes["b"].failed) == (2, 1)
@@ -165,6 +166,36 @@ def test_a_rank_that_is_gone_may_still_speak(node):
     node.hear(step(4, 1, T + 1.0), T + 1.0)
     assert ids(node, T + 1.0) == ["gpu-03/b", "gpu-03/a"]
     assert node.strays.early == 1
+    node.hear(encode_hello(ranks[3]), T + 1.5)
+    node.hear(encode_hello(replace(ranks[0], data_parallel_size=1)), T + 2.0)
+    assert ids(node, T + 2.0) == ["gpu-03/b", "gpu-03/a"]
+
+
+def test_a_lone_rank_that_died_and_comes_back_is_the_only_one(node):
+    """Of a server with external balancing: there is no rank 0."""
+    rank_3 = replace(HELLO, engine_index=3, data_parallel_size=4, first_rank=3, ranks_here=1)
+    node.hear(encode_hello(rank_3), T)
+    node.probed("b", Probe("Connection refused", gone=True), T + 1.0)
+    node.probed("b", Probe(None), T + 2.0)
+    node.probed("b", Probe(None), T + 9.0)
+    assert ids(node, T + 9.0) == ["gpu-03/b", "gpu-03/a"]
+    node.hear(encode_hello(replace(rank_3, boot_id="boot-2", started_s=T + 9.0)), T + 10.0)
+    assert ids(node, T + 10.0) == ["gpu-03/b:3", "gpu-03/a"]
+
+
+def test_what_ranks_cost_grows_as_their_number():
+    def quickest_s(size):
+        node, told_s = Node(CONFIG, T), []
+        ranks = [replace(HELLO, sender=n, engine_index=n, data_parallel_size=size,
+                         source=SCRAPE) for n in range(size)]  # fmt: skip
+        for second in range(4):
+            begun_s = process_time()
+            for hello in ranks:
+                node.told(hello, T + second)
+            told_s.append(process_time() - begun_s)
+        return min(told_s)
+
+    assert quickest_s(MAX_RANKS) < 14 * quickest_s(MAX_RANKS // 8)
 
 
 def test_two_servers_of_one_name_are_named_and_the_younger_is_heard(node, caplog):
@@ -271,7 +302,7 @@ def test_each_change_of_state_is_one_line(node, caplog):
     caplog.set_level(logging.INFO)
     published(node, T)
     for seconds in (1.0, 2.0):
-        node.probed("a", Probe("Connection refused"), T + seconds)
+        node.probed("a", Probe("Connection refused", gone=True), T + seconds)
         published(node, T + seconds)
     lines = [line for line in caplog.messages if "engine=a" in line]
     assert len(lines) == 2
@@ -391,8 +422,10 @@ def test_who_wants_to_be_told_is_told_of_all_that_comes_in(node):
     node.probed("b", Probe(None), T)
     node.drain("b", T)
     node.undrain("b", T)
+    node.told(replace(HELLO, source=SCRAPE), T)
+    node.unread("b", "status 404", T)
     published(node, T)
-    assert len(told) == 4
+    assert len(told) == 6
     node.tell = None
     node.hear(step(1, 5, T), T)
 

@@ -135,6 +135,20 @@ def test_a_living_server_that_refused_for_a_moment_is_back_with_its_next_word(wo
     assert when(world, "serving", "") <= HEALTH_S + BEAT_S
 
 
+def test_a_server_that_is_ill_for_a_moment_is_back_with_its_next_good_answer(world):
+    """Nobody else answers there: it is the same one, and its drain lasts."""
+    world.after(health=ILL, seconds=2.0)
+    assert standings(world)[-1] == ("down", "/health: status 503")
+    world.after(health=GOOD, seconds=5.0)
+    assert standings(world) == [("down", "/health: status 503"), ("serving", "")]
+    assert when(world, "serving", "") <= HEALTH_S
+    world.node.drain("vllm", world.now_s)
+    world.after(health=ILL, plugins=[], seconds=2.0)
+    world.after(health=GOOD, seconds=20.0)
+    assert states(world) == ["down", "draining"]
+    assert world.node.published(world.now_s, 0.0).replicas[0].boot_id == "boot-1"
+
+
 def test_a_stopped_server_is_unknown_then_down_and_serves_at_once_when_it_goes_on(world, caplog):
     caplog.set_level(logging.INFO)
     world.after(health=LATE, plugins=[], seconds=30.0)

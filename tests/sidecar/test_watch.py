@@ -109,7 +109,7 @@ async def test_a_drain_is_pushed_and_so_is_a_server_that_dies():
         it.node.drain("vllm", time.monotonic())
         line = await watcher.line(within_s=1.0)
         assert (line.replica.state, line.replica.capacity_score) == (State.DRAINING, 0.0)
-        it.node.probed("vllm", Probe("Connection refused"), time.monotonic())
+        it.node.probed("vllm", Probe("Connection refused", gone=True), time.monotonic())
         assert (await watcher.line(within_s=1.0)).replica.state is State.DOWN
 
 

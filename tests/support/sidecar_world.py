@@ -17,7 +17,7 @@ T = 10_000.0
 TICK_S = 0.1
 QUEUE = 300
 GOOD = Probe(None)
-REFUSED = Probe("Connection refused")
+REFUSED = Probe("Connection refused", gone=True)
 ILL = Probe("status 503")
 LATE = Probe("no answer in time", certain=False)
 

@@ -91,7 +91,7 @@ def forgotten(engine: Engine, now_s: float) -> Engine:
 
 def _after_probe(engine: Engine, probe: Probe, now_s: float) -> Engine:
     before = engine.health
-    returned = engine.hello is None and before.certain and probe.fault is None
+    returned = engine.hello is None and before.is_gone and probe.fault is None
     return engine._replace(
         health=before.after(probe, now_s), drain=None if returned else engine.drain
     )

@@ -3,8 +3,9 @@
 A refused connection or a status other than 200 is believed at once: nobody is there, or the server
 itself says that its engine is dead. A timeout is not: a busy server answers late. It is believed
 once timeouts have lasted `signs_of_life_s` without a step of the engine in that time. What is
-believed stays so until a good answer. A good answer after a certain fault may be a process that has
-just started: until anything is heard of it, `died_s` tells that nobody knows (see life).
+believed stays so until a good answer. A good answer where nobody listened before may be a process
+that has just started: until anything is heard of it, `died_s` tells that nobody knows (see life).
+Who says that it is ill is there, and has not started anew when it is well again.
 """
 
 from dataclasses import dataclass, replace
@@ -50,6 +51,8 @@ class Probe:
     """What went wrong; `None`: status 200. Free of figures that change from probe to probe."""
     certain: bool = True
     """False: nothing came in time, which a busy server does too."""
+    gone: bool = False
+    """Nobody listens there: what answers next may be another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +67,15 @@ class Health:
     fault_since_s: float = 0.0
     """When the present row of faults began."""
     died_s: float | None = None
-    """When it was last seen to be gone, or not yet there; `None`: never."""
+    """When nobody listened there, at the latest; `None`: never."""
     answers_since_s: float = 0.0
     """When the present row of good answers began."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Has nobody listened there since the present row of faults began?"""
+        since_s = self.fault_since_s
+        return self.fault is not None and self.died_s is not None and self.died_s >= since_s
 
     def after(self, probe: Probe, now_s: float) -> "Health":
         """Remember one probe more."""
@@ -75,7 +84,7 @@ class Health:
             since_s = self.answers_since_s if goes_on else now_s
             return Health(answered=True, died_s=self.died_s, answers_since_s=since_s)
         since_s = now_s if self.fault is None else self.fault_since_s
-        died_s = now_s if probe.certain else self.died_s
+        died_s = now_s if probe.gone else self.died_s
         certain = probe.certain or self.certain
         return Health(self.answered, probe.fault, certain, since_s, died_s)
 

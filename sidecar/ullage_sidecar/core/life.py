@@ -3,7 +3,7 @@
     state      factor   when
     starting   0        it has never answered
     down       0        it answered before, and its present fault is believed (see health)
-    starting   0        it was certainly not there and answers now, and nothing has been heard of it
+    starting   0        nobody listened there, it answers now, and nothing has been heard of it
                         since, for `signs_of_life_s` at most
     draining   0        its operator has taken it out of service
     hung       0        it has work, its sender lives, and no step came for `hung_after_s`
@@ -27,6 +27,7 @@ two questions and the time for an answer, 1 + 1; life, `signs_of_life_s`, 3; bea
       and its plugin is off now           serving   unknown, as one never heard of: after life
     it refuses for a moment and lives     down      then serving, with its next good answer and a
                                                     word of its plugin: health + beat
+    it says for a moment that it is ill   down      then serving, with its next good answer: health
     all its processes are stopped         serving   unknown, "its plugin is silent": life + beat
       and stay so                         down      "no answer in time": health + life
     its engine core is stopped with work  hung      `hung_after_s`; without work it looks idle
@@ -65,7 +66,7 @@ def is_silent(engine: Engine, settings: Settings, now_s: float) -> bool:
 
 
 def silent_after_death_s(engine: Engine, now_s: float) -> float | None:
-    """How long it has answered after a certain fault while nothing was heard of it: ≥ 0. `None`:
+    """How long it has answered where nobody listened while nothing was heard of it: ≥ 0. `None`:
     there is no such doubt about who answers."""
     health, heard_s = engine.health, engine.heard_s
     if health.died_s is None or health.fault is not None:

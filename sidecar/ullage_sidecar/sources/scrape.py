@@ -118,7 +118,8 @@ class Scraper:
             self._answers = True
         elif probe.certain:
             self._answers = False
-            self._seen = absent(self._seen, self._clock())
+            if probe.gone:
+                self._seen = absent(self._seen, self._clock())
 
     async def run(self, client: aiohttp.ClientSession) -> None:
         """Ask every `interval_s`, where there is need; a slow answer makes the next one late."""

@@ -54,7 +54,10 @@ readings = st.builds(
     prefix_queries=maybe_counts,
     prefix_hits=maybe_counts,
 )
-probes = st.builds(Probe, fault=st.none() | st.just("status 503"), certain=st.booleans())
+faults = [
+    Probe("status 503"), Probe("Connection refused", gone=True), Probe("late", certain=False),
+]  # fmt: skip
+probes = st.just(Probe(None)) | st.sampled_from(faults)
 commands = (
     st.builds(Drain, st.none() | st.sampled_from(["a", "b"]))
     | st.builds(Undrain)

@@ -89,9 +89,9 @@ def test_many_running_and_many_free_blocks_leave_least_room_for_a_short_prompt()
     ("events", "later_s", "state"),
     [
         ((replace(HELLO, started_s=T - 10.0), STEP), 0.0, State.WARMING),
-        ((HELLO, STEP, Probe("Connection refused")), 0.0, State.DOWN),
+        ((HELLO, STEP, Probe("Connection refused", gone=True)), 0.0, State.DOWN),
         ((HELLO, STEP._replace(at_s=T - 31.0)), 0.0, State.HUNG),
-        ((HELLO, STEP, Probe("Connection refused")), 10.0, State.DOWN),
+        ((HELLO, STEP, Probe("Connection refused", gone=True)), 10.0, State.DOWN),
     ],
 )
 def test_a_state_that_serves_nothing_scores_0_in_every_class(events, later_s, state):
@@ -161,7 +161,7 @@ def test_a_plugin_never_heard_of_is_said_so():
 
 
 def test_a_state_that_serves_nothing_scores_0_even_when_signals_are_unknown():
-    down = fold(engine_after(HELLO, STEP), Probe("Connection refused"), T)
+    down = fold(engine_after(HELLO, STEP), Probe("Connection refused", gone=True), T)
     judged = assess(down, SETTINGS, T + 10.0)
     assert judged.capacity == 0.0
     assert judged.reason == "/health: Connection refused"

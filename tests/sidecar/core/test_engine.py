@@ -277,7 +277,8 @@ def test_the_word_of_a_former_incarnation_ends_no_drain():
     assert drained.drain == Drain("boot-2", None, 1100.0)
 
 
-GOOD, REFUSED, LATE = Probe(None), Probe("Connection refused"), Probe("late", certain=False)
+GOOD, REFUSED = Probe(None), Probe("Connection refused", gone=True)
+LATE, ILL = Probe("late", certain=False), Probe("status 503")
 
 
 @pytest.mark.parametrize(
@@ -287,6 +288,11 @@ GOOD, REFUSED, LATE = Probe(None), Probe("Connection refused"), Probe("late", ce
         ((GOOD, LATE, GOOD), True),
         ((GOOD, REFUSED), True),
         ((GOOD, REFUSED, LATE), True),
+        ((GOOD, ILL, GOOD), True),
+        ((GOOD, REFUSED, ILL), True),
+        ((GOOD, REFUSED, GOOD, ILL, GOOD), False),
+        ((GOOD, REFUSED, ILL, GOOD), False),
+        ((GOOD, ILL, REFUSED, LATE, GOOD), False),
         ((GOOD, REFUSED, GOOD), False),
     ],
 )

@@ -16,7 +16,7 @@ from ullage_sidecar.core.signals import Signals
 from ullage_sidecar.core.warmup import Phase, Progress
 
 SETTINGS = Settings()
-GOOD, REFUSED = Probe(None), Probe("Connection refused")
+GOOD, REFUSED = Probe(None), Probe("Connection refused", gone=True)
 LATE = Probe("no answer in time", certain=False)
 T = 1000.0
 HELLO = Hello(1, "vllm", "boot-1", 1, started_s=T - 500.0, max_num_seqs=8)

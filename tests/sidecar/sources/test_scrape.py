@@ -17,7 +17,7 @@ from ullage_sidecar.sources.scraped import Server
 from ullage_sidecar.sources.settings import ScrapeSettings
 
 T, WALL_S = 10_000.0, 1.8e9
-GOOD, REFUSED = Probe(None), Probe("Connection refused")
+GOOD, REFUSED = Probe(None), Probe("Connection refused", gone=True)
 
 
 @pytest.fixture
@@ -205,6 +205,26 @@ async def test_a_restarted_server_warms_up(fake, scene, client):
     fake.began_s = WALL_S + 1.0
     await scene.scraper.ask(client)
     assert scene.replica.state is State.WARMING
+
+
+@pytest.mark.parametrize("fault", ["status 503", "Connection refused"])
+async def test_only_where_nobody_listened_a_server_that_tells_no_start_has_started_anew(
+    fake, scene, client, fault
+):
+    fake.text = fake.page.replace("process_start", "x")
+    scene.probed(GOOD)
+    await scene.scraper.ask(client)
+    before = scene.replica
+    scene.node.drain("vllm", scene.now_s)
+    scene.now_s += 5.0
+    scene.probed(Probe(fault, gone=fault == "Connection refused"))
+    await scene.scraper.ask(client)
+    scene.now_s += 1.0
+    scene.probed(GOOD)
+    await scene.scraper.ask(client)
+    anew = fault == "Connection refused"
+    assert (scene.replica.boot_id != before.boot_id) is anew
+    assert (scene.replica.state is State.DRAINING) is not anew
 
 
 # Faults
