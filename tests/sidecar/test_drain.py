@@ -16,9 +16,16 @@ from ullage_sidecar.command import SETTLED_S, main
 pytestmark = pytest.mark.slow
 
 
+async def patiently(sidecar: Sidecar, engine_url):
+    """Start it so that a plugin which says nothing while a command starts is not silent."""
+    config = sidecar.socket.with_name("sidecar.toml")
+    config.write_text(f'[health]\nsigns_of_life_s = 60\n[[engine]]\nurl = "{engine_url}"\n')
+    await sidecar.start("--config", str(config))
+
+
 async def at_work(sidecar: Sidecar, engine_url, sender_to, running, waiting=0):
     """A sidecar that has heard of so many requests; the sender that said so."""
-    await sidecar.start("--engine", engine_url)
+    await patiently(sidecar, engine_url)
     sender = sender_to(sidecar.socket)
     sender.send(hello())
     sender.send(step(1, running, waiting))
@@ -86,12 +93,12 @@ async def test_a_drain_survives_the_sidecar_and_ends_with_the_server(
     sidecar, engine_url, sender_to
 ):
     kept = sidecar.socket.with_name("readings.sock.drained")
-    await sidecar.start("--engine", engine_url)
+    await patiently(sidecar, engine_url)
     sender_to(sidecar.socket).send(hello())
     await sidecar.replica(lambda replica: replica.boot_id == "boot-1")
     await run(sidecar, "drain", "vllm")
     await sidecar.stop(signal.SIGKILL)
-    await sidecar.start("--engine", engine_url)
+    await patiently(sidecar, engine_url)
     assert (await sidecar.replica()).state is State.DRAINING
     sender = sender_to(sidecar.socket)
     sender.send(hello())
@@ -143,7 +150,7 @@ async def test_a_drain_that_is_ended_meanwhile_is_no_success(sidecar, engine_url
 
 
 async def test_ranks_that_speak_after_the_drain_are_waited_for(sidecar, engine_url, sender_to):
-    await sidecar.start("--engine", engine_url)
+    await patiently(sidecar, engine_url)
     waits = asyncio.create_task(run(sidecar, "drain", "--wait", "20"))
     await sidecar.replica(lambda replica: replica.state is State.DRAINING)
     sender = sender_to(sidecar.socket)
@@ -167,7 +174,7 @@ async def test_a_sidecar_that_is_started_anew_is_waited_for(sidecar, engine_url,
     async def again():
         await sidecar.stop(signal.SIGKILL)
         await asyncio.sleep(0.5)
-        await sidecar.start("--engine", engine_url)
+        await patiently(sidecar, engine_url)
         after = sender_to(sidecar.socket)
         after.send(hello())
         after.send(step(2, running=0))
@@ -259,7 +266,7 @@ async def test_a_sidecar_whose_files_are_deleted_makes_them_anew(sidecar, engine
     assert "draining" in (await run(sidecar, "status"))[1]
     assert await sidecar.stop() == 0
     assert not any(file.exists() for file in made[:2])
-    await sidecar.start("--engine", engine_url)
+    await patiently(sidecar, engine_url)
     assert (await sidecar.replica()).state is State.DRAINING
 
 
