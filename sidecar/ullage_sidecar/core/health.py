@@ -28,7 +28,12 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = 1.0
     signs_of_life_s: Annotated[
         float,
-        Meta(ge=1.5, le=60.0, description="Silence of the plugin after which signals are unknown."),
+        Meta(
+            ge=1.5,
+            le=60.0,
+            description="Silence after which signals are unknown; while servers are scraped, at "
+            "least `scrape.interval_s` + 0.5.",
+        ),
     ] = 3.0
     hung_after_s: Annotated[
         float,
