@@ -118,6 +118,11 @@ def _length(stream: bytes, start: int) -> int | None:
     return length
 
 
+def is_heartbeat(datagrams: bytes) -> bool:
+    """Do they begin with a hello, as a sender's repeats do, and no step of their own?"""
+    return datagrams[: len(MAGIC) + 1] != _STEP_HEAD[: len(MAGIC) + 1]
+
+
 def decode_all(datagrams: bytes) -> Iterator[Hello | Reading | DatagramError]:
     """Unpack datagrams that lie one behind the other; in the place of a wrong one, its fault."""
     start = 0

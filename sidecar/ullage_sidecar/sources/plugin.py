@@ -5,16 +5,15 @@ that a dead sidecar left is replaced, one that a living process answers on is no
 deletes is made anew within a second (`mend`): a connected plugin notices nothing of a deletion, but
 the next vLLM to start would find nobody.
 
-Rule: while readings flow, nobody sleeps on the connections. Waking a sleeper costs the engine's
-thread several times what the rest of `record()` does, and us more than the readings themselves. So
-when word comes a second time within a rest, of whomever, all connections are looked at after each
-rest instead, until a look finds nothing.
+Rule: while steps flow, nobody sleeps on the connections. Waking a sleeper costs the engine's thread
+several times what the rest of `record()` does. So when a step comes within `QUIET_S` of another, of
+whomever, all connections are looked at after each rest instead, until no step has come for so long.
 
-    state      event                            then
-    asleep     word, the last look is long ago  look; stay asleep
-    asleep     word, less than a rest later     look; rest
-    resting    the rest is over, word came      look; rest
-    resting    the rest is over, nothing came   asleep
+    state      event                                 then
+    asleep     a heartbeat, or the first step        look; stay asleep
+    asleep     a step, less than `QUIET_S` later     look; rest
+    resting    the rest is over                      look; rest
+    resting    the same, no step for `QUIET_S`       asleep
 
 A rest is `REST_S` while somebody waits for what changes, else `LONG_REST_S`: who asks has what is
 there taken in first (`look`). A look takes `CHUNK_BYTES` at most from each connection, so a flood
@@ -33,11 +32,12 @@ from typing import Final
 
 from ullage_shared.address import Address
 from ullage_shared.log import line
-from ullage_sidecar.channel import DatagramError, whole
+from ullage_sidecar.channel import DatagramError, is_heartbeat, whole
 
 MODE: Final = 0o660
 REST_S: Final = 0.015
 """More is cheaper and later. A step is to be with the routers within 20 ms."""
+QUIET_S: Final = 0.1
 LONG_REST_S: Final = 0.2
 """The kernel keeps 500 steps of a connection: 2,500 a second go through."""
 CHUNK_BYTES: Final = 32_768
@@ -183,7 +183,7 @@ class _Ear:
         self._poll = select.epoll()
         self._poll.register(listener, select.EPOLLIN)
         self._next: asyncio.TimerHandle | None = None
-        self._looked_s = -LONG_REST_S
+        self._stepped_s = -QUIET_S
 
     def sleep(self) -> None:
         """Do nothing until somebody calls or says something."""
@@ -209,35 +209,32 @@ class _Ear:
             connection.socket.close()
 
     def _woken(self) -> None:
-        now_s = self._loop.time()
-        rest_s = self._rest_s()
-        if now_s - self._looked_s < rest_s:
-            self._loop.remove_reader(self._poll)
-            self._next = self._loop.call_later(rest_s, self._rested)
-        self._looked_s = now_s
+        before_s = self._stepped_s
         self.look()
+        if before_s < self._stepped_s < before_s + QUIET_S:
+            self._loop.remove_reader(self._poll)
+            self._rest()
+
+    def _rest(self) -> asyncio.TimerHandle:
+        rest_s = REST_S if self._is_awaited() else LONG_REST_S
+        self._next = self._loop.call_later(rest_s, self._rested)
+        return self._next
 
     def _rested(self) -> None:
-        # First: nothing may make us deaf.
-        resting = self._next = self._loop.call_later(self._rest_s(), self._rested)
-        self._looked_s = self._loop.time()
-        if not self.look():
+        resting = self._rest()  # First: nothing may make us deaf.
+        self.look()
+        if self._loop.time() - self._stepped_s >= QUIET_S:
             resting.cancel()
             self.sleep()
 
-    def _rest_s(self) -> float:
-        return REST_S if self._is_awaited() else LONG_REST_S
-
-    def look(self) -> bool:
-        """Take in what is there. Was there anything?"""
-        ready = self._poll.poll(0.0)
-        for descriptor, _ in ready:
+    def look(self) -> None:
+        """Take in what is there."""
+        for descriptor, _ in self._poll.poll(0.0):
             connection = self._connections.get(descriptor)
             if connection is None:
                 self._accept_all()
             else:
                 self._take(descriptor, connection)
-        return bool(ready)
 
     def _take(self, descriptor: int, connection: _Connection) -> None:
         try:
@@ -248,6 +245,8 @@ class _Ear:
             self._poll.unregister(descriptor)
             del self._connections[descriptor]
             connection.socket.close()
+        if not is_heartbeat(datagrams):
+            self._stepped_s = self._loop.time()
         if datagrams:
             self._hear(datagrams)
 

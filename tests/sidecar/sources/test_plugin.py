@@ -12,7 +12,14 @@ import pytest
 from ullage_sidecar.channel import MAX_DATAGRAM_BYTES, encode_hello, encode_step
 from ullage_sidecar.core.reading import Hello
 from ullage_sidecar.sources import plugin
-from ullage_sidecar.sources.plugin import CHUNK_BYTES, LONG_REST_S, REST_S, ListenError, readings
+from ullage_sidecar.sources.plugin import (
+    CHUNK_BYTES,
+    LONG_REST_S,
+    QUIET_S,
+    REST_S,
+    ListenError,
+    readings,
+)
 
 
 def step(seq):
@@ -206,6 +213,26 @@ async def test_many_who_call_at_once_are_all_taken_in_at_one_look(path, sender_t
         found.look()
         found.look()
         assert len(heard) == 300
+
+
+async def test_a_steady_engine_wakes_nobody_and_one_that_rests_lets_it_sleep(
+    path, sender_to, monkeypatch, until
+):
+    """Steps further apart than a rest: a look may find nothing, and is no reason to sleep."""
+    wakes, heard = [], []
+    woken = plugin._Ear._woken
+    monkeypatch.setattr(plugin._Ear, "_woken", lambda ear: (wakes.append(1), woken(ear)))
+    with readings(path, heard.append, awaited):
+        sender = sender_to(path)
+        for number in range(12):
+            sender.send(step(number))
+            await asyncio.sleep(2 * REST_S)
+        assert len(wakes) <= 4  # a call, the first two steps; one more on a busy machine
+        await asyncio.sleep(2 * QUIET_S)
+        before = len(wakes)
+        sender.send(step(12))
+        await until(lambda: heard[-1] == step(12))
+        assert len(wakes) == before + 1
 
 
 @pytest.mark.parametrize(("is_awaited", "rest_s"), [(True, REST_S), (False, LONG_REST_S)])
