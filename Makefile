@@ -33,7 +33,7 @@ test: lint env-vllm system ## every test but the long ones (under 20 minutes)
 	$(BIN)/pytest -m "vllm and not long" -n 2 --dist loadfile || failed=1; \
 	exit $$failed
 
-long: env env-vllm ## real vLLM at half speed is told apart (5 minutes)
+long: env env-vllm ## real vLLM at half speed is told apart; ranks that restart (10 minutes)
 	$(BIN)/pytest -m long
 
 check: lint ## the quick tests (under a minute)

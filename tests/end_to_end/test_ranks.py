@@ -198,6 +198,7 @@ async def test_a_drain_takes_both_ranks_out_once_both_have_finished(site: Site):
     await site.until_idle(*RANKS)
 
 
+@pytest.mark.long
 async def test_both_ranks_go_down_with_their_server_and_come_back_warmed_up(
     site: Site, places: dict[str, Any]
 ):
@@ -220,6 +221,7 @@ async def test_both_ranks_go_down_with_their_server_and_come_back_warmed_up(
     await site.until("the router asks both", both_answer, within_s=10.0)
 
 
+@pytest.mark.long
 async def test_an_idle_rank_that_steps_along_is_idle_and_not_hung(site: Site):
     """Experts are spread over the ranks: who has no request of its own makes empty steps, and vLLM
     tells nobody of them."""
@@ -237,6 +239,7 @@ async def test_an_idle_rank_that_steps_along_is_idle_and_not_hung(site: Site):
     await site.until_idle(*RANKS)
 
 
+@pytest.mark.long
 async def test_a_server_that_comes_back_with_one_rank_is_one_replica(
     site: Site, places: dict[str, Any]
 ):
