@@ -8,7 +8,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
@@ -23,7 +22,7 @@ import pytest
 from demo import load
 from demo.processes import running
 from router_process import router_process
-from ullage_sidecar.channel import encode_hello, encode_step
+from ullage_sidecar.channel import Sender, encode_hello, encode_step
 from ullage_sidecar.core.reading import Hello
 from ullage_sidecar.sources.exposition import Page, read
 from vllm_cpu.serve import CpuServer, Replica
@@ -38,8 +37,7 @@ socket = "{socket}"
 listen = "127.0.0.1:{port}"
 
 [warm_up]
-zero_until_s = 3.0
-ramp_until_s = 5.0
+ramp_s = 1.0
 
 [health]
 hung_after_s = 3.0
@@ -170,7 +168,7 @@ async def test_a_fresh_server_is_known_at_once_and_warms_up_though_its_start_too
 ):
     first = await scene.until(10.0, running=0, waiting=0)
     assert "-scrape-" in first["boot_id"]
-    idle = await scene.until(10.0, state="serving", running=0)
+    idle = await scene.until(60.0, state="serving", running=0)
     assert (idle["total_blocks"], idle["free_blocks"], idle["block_size"]) == (BLOCKS, 255, 32)
     assert idle["models"] == ["tiny"]
     assert idle["capacity_score"] is None
@@ -242,8 +240,9 @@ async def test_while_the_plugin_speaks_nothing_is_scraped_and_no_handover_is_see
             seen.append(await scene.snapshot())
             await asyncio.sleep(0.05)
 
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.connect(str(scene.readings))
+    sender = Sender(str(scene.readings))
+    assert sender.connect()
+    with contextlib.closing(sender):
         asked = []
         for seq in range(1, 5):
             said_s = time.monotonic()

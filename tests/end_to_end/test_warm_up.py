@@ -21,6 +21,8 @@ node = "n"
 socket = "{folder}/readings.sock"
 listen = "127.0.0.1:{port}"
 warm_up.ramp_s = 1.0
+warm_up.zero_until_s = 1.0
+warm_up.ramp_until_s = 2.0
 
 [[engine]]
 url = "{url}"
