@@ -97,7 +97,7 @@ class Node:
         for entry in config.engine:
             self._engines[entry.name, 0] = self._unheard(entry.name, 0)
         self._sizes: dict[str, int] = {}
-        """How many ranks there are, by the last word of a server. Who is missing has not spoken."""
+        """How many ranks each server has named in its last hello, of whichever rank."""
         self._speakers: dict[int, Key] = {}
         self._heard: list[tuple[bytes, float]] = []
         self._heard_bytes = 0
@@ -380,7 +380,8 @@ class Node:
     def _forget_ranks(self, hello: Hello) -> None:
         """Drop a placeholder once a rank of its server has spoken, and ranks of a larger past.
 
-        Nobody has a rank beyond the number that it told itself.
+        There are none as long as a server names the same number of ranks as in its last word: each
+        hello is of a rank below the number that it names.
         """
         if self._sizes.get(hello.name) == hello.data_parallel_size:
             return

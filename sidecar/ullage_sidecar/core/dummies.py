@@ -24,7 +24,8 @@ USUAL_MODEL_LEN: Final = 2_048
 """Tokens; taken where nobody says how long prompts may be, or says what cannot be."""
 USUAL_BATCH: Final = 8_192
 """Tokens; taken where nobody says how many are computed in one step."""
-_MODEL_LENS: Final = range(1, 2**31)
+MOST_MODEL_LEN: Final = 2**31
+"""Tokens; nobody has as many."""
 _TOKENS: Final = range(100, 1000)
 _WORDS: Final = ("time", "year", "way", "day", "man", "thing", "life", "part", "place", "case")
 
@@ -49,8 +50,8 @@ def round_of(
     model: str, max_model_len: int | None, most_at_once: int | None, settings: WarmUpSettings
 ) -> list[Dummy]:
     """One round. `max_model_len`, `most_at_once` (`max_num_batched_tokens`): `None` is unknown."""
-    known = max_model_len is not None and max_model_len in _MODEL_LENS
-    model_len = max_model_len if max_model_len and known else USUAL_MODEL_LEN
+    is_known = max_model_len is not None and 0 < max_model_len < MOST_MODEL_LEN
+    model_len = max_model_len if max_model_len and is_known else USUAL_MODEL_LEN
     longest = int(settings.longest_prompt * model_len)
     longest = max(1, min(longest, most_at_once or USUAL_BATCH))
     # What a short context leaves beside the longest prompt; at least one token.
