@@ -122,6 +122,7 @@ class SidecarFeed:
                 ) as answer,
             ):
                 if answer.status == 304 and self._etag:
+                    limit.reschedule(None)
                     return await self._unchanged()
                 if answer.status != 200:
                     return (

@@ -5,25 +5,35 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar_world import GOOD, LATE, REFUSED, Plugin, T, World, standings, states, when, with_
+from sidecar_world import (
+    BEAT_S,
+    BUSY,
+    GOOD,
+    HUNG,
+    IDLE,
+    LATE,
+    LIFE_S,
+    REFUSED,
+    SILENT,
+    Plugin,
+    T,
+    World,
+    at_work,
+    standings,
+    states,
+    when,
+    with_,
+)
 from ullage_shared.snapshot import decode
 from ullage_sidecar.channel import encode_hello
 from ullage_sidecar.core.reading import Hello
 
-LIFE_S, BEAT_S = 3.0, 1.0
-IDLE, BUSY = Plugin(), Plugin(running=4)
 AWAY = "this sidecar was away itself, and has not heard of it since"
-SILENT = "its plugin is silent"
-HUNG = "has work, made no step for more than 30 s"
 
 
 @pytest.fixture
 def world():
-    """An engine at work that has served for long, and all is well."""
-    world = World(plugins=with_(BUSY))
-    world.run(12.0)
-    assert world.run(1.0) == [(0.1, "n/vllm", "serving", "", True)]
-    return world
+    return at_work()
 
 
 @pytest.mark.parametrize("running", [0, 4])

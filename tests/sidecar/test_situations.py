@@ -8,22 +8,34 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar_world import GOOD, ILL, LATE, REFUSED, Plugin, T, World, standings, states, when, with_
+from sidecar_world import (
+    BEAT_S,
+    BUSY,
+    GOOD,
+    HEALTH_S,
+    HUNG,
+    IDLE,
+    ILL,
+    LATE,
+    LIFE_S,
+    REFUSED,
+    SILENT,
+    Plugin,
+    T,
+    World,
+    at_work,
+    standings,
+    states,
+    when,
+    with_,
+)
 
-HEALTH_S, LIFE_S, BEAT_S = 2.0, 3.0, 1.0
-IDLE, BUSY = Plugin(), Plugin(running=4)
 BACK = "answers since a moment, and has not been heard of yet"
-SILENT = "its plugin is silent"
-HUNG = "has work, made no step for more than 30 s"
 
 
 @pytest.fixture
 def world():
-    """An engine at work that has served for long, and all is well."""
-    world = World(plugins=with_(BUSY))
-    world.run(12.0)
-    assert world.run(1.0) == [(0.1, "n/vllm", "serving", "", True)]
-    return world
+    return at_work()
 
 
 def lines(caplog):

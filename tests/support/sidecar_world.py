@@ -66,6 +66,12 @@ class Plugin:
         return encode_step(self.sender, self.seq, self.at_s, values)
 
 
+HEALTH_S, LIFE_S, BEAT_S = 2.0, 3.0, 1.0
+IDLE, BUSY = Plugin(), Plugin(running=4)
+SILENT = "its plugin is silent"
+HUNG = "has work, made no step for more than 30 s"
+
+
 @dataclass
 class World:
     """Who is there, how they are, and what was published: (seconds, state, reason, score)."""
@@ -127,6 +133,14 @@ class World:
         for name, value in changes.items():
             setattr(self, name, value)
         return self.run(seconds)
+
+
+def at_work():
+    """An engine at work that has served for long, and all is well."""
+    world = World(plugins=with_(BUSY))
+    world.run(12.0)
+    assert world.run(1.0) == [(0.1, "n/vllm", "serving", "", True)]
+    return world
 
 
 def with_(plugin, **changes):

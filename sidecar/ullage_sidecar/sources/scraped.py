@@ -40,7 +40,7 @@ class Server(NamedTuple):
 
     name: str
     sender: int
-    """Random 64-bit number; its ranks' are this and the rank, one changed by the other."""
+    """Random 63-bit number; its ranks' are this and the rank, one changed by the other."""
     machine: str
     """Names this start of the machine."""
     max_num_seqs: int | None = None
