@@ -21,7 +21,8 @@ from ullage_sidecar.core.engine import Engine
 from ullage_sidecar.core.named import named, servers
 from ullage_sidecar.core.orca import report
 from ullage_sidecar.core.render import label
-from ullage_sidecar.node import Node, Published
+from ullage_sidecar.node import Node
+from ullage_sidecar.publisher import Published
 from ullage_sidecar.watch import Watched, Watchers
 
 JSON: Final = "application/json"

@@ -97,7 +97,7 @@ class NodeCollector(Collector):
         yield agent
         yield from self._watched()
         yield CounterMetricFamily(
-            f"{PREFIX}snapshot_renders", "Documents rendered.", self._node.renders
+            f"{PREFIX}snapshot_renders", "Documents rendered.", self._node.publisher.renders
         )
         build = GaugeMetricFamily(
             f"{PREFIX}build_info", "Always 1; what runs.", labels=("version",)

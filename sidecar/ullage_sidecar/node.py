@@ -1,4 +1,4 @@
-"""The one owner of all that changes: the engines of this node, and what was last published.
+"""The one owner of all that changes: the engines of this node.
 
 Every event comes through here, on one thread; the engines themselves are frozen values that the
 core folds. Nothing here knows sockets, HTTP or clocks.
@@ -7,29 +7,27 @@ core folds. Nothing here knows sockets, HTTP or clocks.
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import groupby
 from math import inf
 from typing import Final
 
 from ullage_shared.log import Seldom, line
-from ullage_shared.snapshot import SCHEMA, Document, Snapshot, encode
 from ullage_sidecar.channel import DatagramError, decode_all
 from ullage_sidecar.config import Config
 from ullage_sidecar.core.assess import Assessment, assess
-from ullage_sidecar.core.change import Mark, mark, moved
+from ullage_sidecar.core.change import moved
 from ullage_sidecar.core.engine import Drain, Engine, Undrain, Unread, Woken
 from ullage_sidecar.core.fold import SILENT_AFTER_S, fold, fold_steps, forgotten
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.life import is_cold, silent_after_death_s
 from ullage_sidecar.core.reading import SCRAPE, Hello, Reading
-from ullage_sidecar.core.render import label, render, sequenced
+from ullage_sidecar.core.render import label
 from ullage_sidecar.core.signals import Signals
 from ullage_sidecar.core.warmup import Progress
+from ullage_sidecar.publisher import Published, Publisher
 from ullage_sidecar.strays import Strays
-from ullage_sidecar.told import Told
 
-RENDER_EVERY_S: Final = 0.02
 BATCH_BYTES: Final = 6_144
 """Readings folded at once: 64 steps. A process woken for a single one spends most of its time
 fetching its own code into the caches; more would keep the loop from answering."""
@@ -44,19 +42,6 @@ _log = logging.getLogger("ullage.sidecar")
 
 Key = tuple[str, int]
 """An engine: its server's name and its index."""
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """The document as last rendered."""
-
-    at_s: float
-    seq: int
-    """Grows with every change of the document's content, over restarts too."""
-    replicas: tuple[Snapshot, ...]
-    body: bytes
-    marks: Mapping[Key, Mark] = field(default_factory=dict)
-    """The engines as they were then."""
 
 
 @dataclass(slots=True)
@@ -86,7 +71,7 @@ class Node:
         self.dummies: dict[str, Counter[str]] = {entry.name: Counter() for entry in config.engine}
         """Dummy requests of each server's warm-ups, by how they ended."""
         self.scrapes = {entry.name: Scrapes() for entry in config.engine}
-        self.renders = 0
+        self.publisher = Publisher(config)
         self.tell: Callable[[], None] | None = None
         """Called whenever something has come in that may be a change. May be set at any time."""
         self.fetch: Callable[[], None] | None = None
@@ -101,9 +86,7 @@ class Node:
         self._speakers: dict[int, Key] = {}
         self._heard: list[tuple[bytes, float]] = []
         self._heard_bytes = 0
-        self._published: Published | None = None
         self._pulse_s = inf  # Who has no pulse cannot miss one.
-        self._told = Told()
         self._away = Seldom()
 
     def pulse(self, now_s: float) -> None:
@@ -263,9 +246,7 @@ class Node:
         self._published_is_old()
 
     def _published_is_old(self) -> None:
-        """What has just been decided is to be seen at once."""
-        if self._published is not None:
-            self._published = replace(self._published, at_s=-inf)
+        self.publisher.expire()
         self._tell()
 
     def _tell(self) -> None:
@@ -274,18 +255,8 @@ class Node:
 
     def published(self, now_s: float, wall_s: float) -> Published:
         """The document of now, or the last one if that is younger than `RENDER_EVERY_S`."""
-        last = self._published
-        if last is not None and 0.0 <= now_s - last.at_s < RENDER_EVERY_S:
-            return last
-        replicas = tuple(self._snapshots(last, now_s, wall_s))
-        seq = max(0, int(now_s * 1000.0))
-        if last is not None:
-            seq = last.seq if _same(last.replicas, replicas) else max(seq, last.seq + 1)
-        body = encode(Document(schema=SCHEMA, node=self.config.node, replicas=replicas))
-        self.renders += 1
-        marks = {key: mark(engine) for key, engine in self._engines.items()}
-        self._published = Published(now_s, seq, replicas, body, marks)
-        return self._published
+        latest = self.publisher.latest(now_s)
+        return latest or self.publisher.render(self.assessed(now_s), now_s, wall_s)
 
     def moved(self, since: Published) -> bool:
         """Do the engines say anything that those who have this document should know at once?"""
@@ -301,19 +272,6 @@ class Node:
         self._settle()
         for key in sorted(self._engines, key=lambda key: (self._places[key[0]], key[1])):
             yield self._engines[key], assess(self._engines[key], self.config, now_s)
-
-    def _snapshots(self, last: Published | None, now_s: float, wall_s: float) -> Iterator[Snapshot]:
-        before = {snapshot.id: snapshot for snapshot in last.replicas} if last else {}
-        for engine, judged in self.assessed(now_s):
-            fresh = render(
-                engine,
-                judged,
-                node=self.config.node,
-                url=self.config.engine[self._places[engine.name]].url,
-                wall_s=wall_s,
-            )
-            self._told.tell(label(engine), fresh.state, fresh.reason, now_s)
-            yield sequenced(fresh, before.get(fresh.id), now_s)
 
     def _settle(self) -> None:
         """Be up to date."""
@@ -400,10 +358,3 @@ class Node:
 def _teller(event: Hello | Reading | DatagramError) -> int | None:
     """Whose step it is; `None`: it is none."""
     return event.sender if isinstance(event, Reading) else None
-
-
-def _same(left: tuple[Snapshot, ...], right: tuple[Snapshot, ...]) -> bool:
-    """Are these the same replicas, unchanged? Their `seq` tells."""
-    return [(one.id, one.boot_id, one.seq) for one in left] == [
-        (one.id, one.boot_id, one.seq) for one in right
-    ]

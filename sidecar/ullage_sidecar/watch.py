@@ -25,7 +25,8 @@ from aiohttp import web
 
 from ullage_shared.log import Seldom, line
 from ullage_shared.snapshot import INTERVAL, LINES_TYPE
-from ullage_sidecar.node import RENDER_EVERY_S, Node, Published
+from ullage_sidecar.node import Node
+from ullage_sidecar.publisher import RENDER_EVERY_S, Published
 
 MOST: Final = 256
 """Watchers at a time; one more is refused. Each is a connection, and a line in memory at most."""

@@ -46,7 +46,8 @@ from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import Hello
 from ullage_sidecar.endpoints import snapshots
-from ullage_sidecar.node import RENDER_EVERY_S, Node
+from ullage_sidecar.node import Node
+from ullage_sidecar.publisher import RENDER_EVERY_S
 
 ENGINES: Final = 8
 STEP_S: Final = 0.01

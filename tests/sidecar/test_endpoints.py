@@ -10,7 +10,8 @@ from ullage_sidecar.channel import encode_hello
 from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.core.reading import Hello
 from ullage_sidecar.endpoints import healthz, orca, snapshots
-from ullage_sidecar.node import Node, Published
+from ullage_sidecar.node import Node
+from ullage_sidecar.publisher import Published
 
 DOCUMENT = Published(1.0, 0xABC, (), encode(Document(schema=SCHEMA, node="n", replicas=())))
 

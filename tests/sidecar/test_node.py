@@ -14,7 +14,8 @@ from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.core.engine import Drain
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import SCRAPE, Hello
-from ullage_sidecar.node import BATCH_BYTES, MAX_RANKS, RENDER_EVERY_S, Node
+from ullage_sidecar.node import BATCH_BYTES, MAX_RANKS, Node
+from ullage_sidecar.publisher import RENDER_EVERY_S
 
 CONFIG = Config(
     node="gpu-03",
@@ -269,7 +270,7 @@ def test_the_document_is_rendered_at_most_every_20_ms(node):
     node.hear(encode_hello(HELLO), T)
     assert published(node, T + 0.9 * RENDER_EVERY_S) is first
     assert published(node, T + 1.1 * RENDER_EVERY_S) is not first
-    assert node.renders == 2
+    assert node.publisher.renders == 2
 
 
 def test_the_documents_number_changes_only_with_its_content(node):

@@ -20,7 +20,8 @@ from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.endpoints import Served, application
 from ullage_sidecar.metrics import registry
-from ullage_sidecar.node import RENDER_EVERY_S, Node
+from ullage_sidecar.node import Node
+from ullage_sidecar.publisher import RENDER_EVERY_S
 from watching import LARGE, Watcher, stalled
 
 LONG_MS = 60_000
@@ -182,11 +183,11 @@ async def test_all_watchers_are_told_of_one_rendering():
             await watcher.line()
         assert it.metric("ullage_sidecar_snapshot_watchers ") == 8.0
         await asyncio.sleep(0.03)
-        renders = it.node.renders
+        renders = it.node.publisher.renders
         it.step(running=7)
         for watcher in watchers:
             assert (await watcher.line(within_s=1.0)).replica.running == 7
-        assert it.node.renders == renders + 1
+        assert it.node.publisher.renders == renders + 1
         for watcher in watchers:
             await watcher.__aexit__()
 
