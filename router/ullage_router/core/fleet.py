@@ -4,8 +4,9 @@ Rules
 * A listed replica stays in the fleet, heard of or not. One that only a sidecar publishes leaves
   when that sidecar's document no longer names it, or it is no longer asked; a sidecar that falls
   silent removes nothing.
-* Within one `boot_id` an older `seq` never replaces a newer one, nor the `boot_id` of before the
-  one that has followed it, while the sidecar is heard.
+* Within one `boot_id` an older `seq` never replaces a newer one. Nor does it, while the sidecar is
+  heard, bring back the `boot_id` of before; a newer one does: a sidecar that was restarted does not
+  know at once who it is that answers.
 * A replica has one sidecar: another that names it is heard once the first is silent for `OWNED_S`.
 * Ages are counted on this router's clock: `age_s` as sent, plus the time since receipt.
 * What was held against a server is forgotten when it has started anew (another `boot_id`).
@@ -71,7 +72,7 @@ class Replica:
     """How much of its headroom this router's requests took when what the snapshot shows was sent:
     `SHOWN_AFTER_S` before it was made."""
     boot_before: str | None = None
-    """The incarnation before this one: whatever still comes from it is old."""
+    """The incarnation before this one: what still comes from it with an old `seq` is late."""
     key: str = field(init=False)
     """Names the replica for as long as it has this address."""
 
@@ -242,7 +243,8 @@ def _newer(
     same = last is None or last.boot_id == snapshot.boot_id
     if last is not None and same and snapshot.seq < last.seq:
         return known, f"seq {snapshot.seq} is older than {last.seq}"
-    if last is not None and snapshot.boot_id == known.boot_before and owned:
+    is_late = last is not None and snapshot.seq <= last.seq
+    if last is not None and snapshot.boot_id == known.boot_before and is_late and owned:
         return known, f"boot_id {snapshot.boot_id} is older than {last.boot_id}"
     learned = known.learned and same
     if last is not None and same and snapshot.seq == last.seq:

@@ -336,11 +336,18 @@ def test_what_is_held_against_a_server_is_forgotten_once_it_has_started_anew() -
 
 def test_the_boot_before_never_beats_the_one_that_followed_it() -> None:
     """Report 8: old beats new."""
-    fleet = heard(snapshot(A, 0.9, boot_id="next"), fleet=heard(snapshot(A, 0.1)))
-    late = document(snapshot(A, 0.1, seq=99))
+    fleet = heard(snapshot(A, 0.9, boot_id="next", seq=100), fleet=heard(snapshot(A, 0.1)))
+    late = document(snapshot(A, 0.1, seq=100))
     after, faults = hear(fleet, ONE, late, 1.0 + OWNED_S)
     assert after.replicas[A].snapshot == fleet.replicas[A].snapshot
     assert faults == ("replica a:8000: boot_id boot is older than next",)
+
+
+def test_a_restarted_sidecar_may_come_back_to_the_boot_that_it_knew() -> None:
+    """At first it has not heard the plugin, and gives the server a name of its own."""
+    fleet = heard(snapshot(A, None, boot_id="unheard", seq=50), fleet=heard(snapshot(A, 0.1)))
+    after, faults = hear(fleet, ONE, document(snapshot(A, 0.2, seq=51)), 1.1)
+    assert (after.replicas[A].snapshot, faults) == (snapshot(A, 0.2, seq=51), ())
 
 
 def test_the_boot_before_is_heard_again_once_the_one_that_followed_is_silent() -> None:
