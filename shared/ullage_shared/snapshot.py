@@ -4,7 +4,7 @@ Rules
 * No decision compares wall clocks of two hosts: `age_s` is the sender's word, the moment of receipt
   the receiver's. `ts` is for people.
 * Within one `boot_id`, `seq` only grows and an older one is dropped. A new `boot_id` is a new
-  replica.
+  replica; an unknown one may be any, and what is known of the last one holds.
 * Unknown fields are ignored. A missing one, or one out of range, is an error that names it, and
   costs only the replica that it concerns. Only `scores` and the speeds may be missing: they came
   after the others, and an older sidecar does not send them.
@@ -124,8 +124,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Waiting requests, as last reported."""
     exhaustion_s: Seconds | None
     """When the KV blocks will be gone if they go on falling like this; null: they do not fall."""
-    boot_id: Name
-    """The engine's incarnation."""
+    boot_id: Name | None
+    """The engine's incarnation; null until the sidecar has heard of it."""
     seq: Count
     """Grows whenever anything but ages changes, over restarts of the sidecar too."""
     age_s: Seconds

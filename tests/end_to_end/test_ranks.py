@@ -139,7 +139,7 @@ async def test_requests_arrive_at_the_rank_that_the_router_chose(site: Site, wan
     await site.until("each rank's tokens are told once, by whichever process", heard, 5.0)
 
 
-async def test_an_idle_rank_is_idle_and_not_hung_beside_a_full_one_which_is_passed_over(site: Site):
+async def test_an_idle_rank_is_idle_and_not_hung_beside_a_full_one_which_is_avoided(site: Site):
     await site.until_idle(*RANKS)
     async with load_on_rank_1(site, MAX_SEQS + WAITING):
 
@@ -162,8 +162,9 @@ async def test_an_idle_rank_is_idle_and_not_hung_beside_a_full_one_which_is_pass
             return bool(scores[RANKS[1]] < 0.15 < 0.9 < scores[RANKS[0]])
 
         await site.until("the router knows", told, within_s=20.0)
-        answers = [await site.ask(site.router) for _ in range(20)]
-        assert answers == [(200, RANKS[0])] * 20
+        answers = Counter([await site.ask(site.router) for _ in range(30)])
+        assert answers.keys() <= {(200, name) for name in RANKS}
+        assert answers[200, RANKS[0]] >= 24  # At weights of 0.9² and 0.15²: once in a million not.
         seen = await seen_for(site, HUNG_AFTER_S + 2.0)
     assert seen == {(name, "serving", "") for name in RANKS}
     await site.until_idle(*RANKS)

@@ -16,7 +16,6 @@ from fake_vllm import FakeVllm
 from sidecar_process import hello, run, step
 from ullage_shared.snapshot import State
 from ullage_sidecar.channel import Sender, encode_step
-from ullage_sidecar.core.render import UNHEARD
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +50,7 @@ def begin(sidecar, fake, sender_to, tmp_path):
 
 
 def is_serving(replica):
-    return replica.state is State.SERVING and not replica.boot_id.startswith(UNHEARD)
+    return replica.state is State.SERVING and replica.boot_id is not None
 
 
 async def states(sidecar, until=State.SERVING):
@@ -60,7 +59,7 @@ async def states(sidecar, until=State.SERVING):
 
     def note(replica):
         now = (replica.state, replica.capacity_score)
-        heard = not replica.boot_id.startswith(UNHEARD)
+        heard = replica.boot_id is not None
         if heard and now not in seen:
             seen.append(now)
         return heard and replica.state is until

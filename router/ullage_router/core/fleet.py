@@ -4,9 +4,9 @@ Rules
 * A listed replica stays in the fleet, heard of or not. One that only a sidecar publishes leaves
   when that sidecar's document no longer names it, or it is no longer asked; a sidecar that falls
   silent removes nothing.
-* Within one `boot_id` an older `seq` never replaces a newer one. Nor does it, while the sidecar is
-  heard, bring back the `boot_id` of before; a newer one does: a sidecar that was restarted does not
-  know at once who it is that answers.
+* While a replica is heard, an older `seq` of its `boot_id` never replaces a newer one, nor does the
+  `boot_id` of before replace the one that has followed it. None is no other: a sidecar that was
+  restarted does not know at once who it is that answers.
 * A replica has one sidecar: another that names it is heard once the first is silent for `OWNED_S`.
 * Ages are counted on this router's clock: `age_s` as sent, plus the time since receipt.
 * What was held against a server is forgotten when it has started anew (another `boot_id`).
@@ -71,8 +71,10 @@ class Replica:
     taken_then: float = 0.0
     """How much of its headroom this router's requests took when what the snapshot shows was sent:
     `SHOWN_AFTER_S` before it was made."""
+    boot_id: str | None = None
+    """The incarnation that it was last known to be."""
     boot_before: str | None = None
-    """The incarnation before this one: what still comes from it with an old `seq` is late."""
+    """The incarnation before that one: whatever still comes from it is old."""
     key: str = field(init=False)
     """Names the replica for as long as it has this address."""
 
@@ -240,13 +242,14 @@ def _newer(
     owned = now_s - known.received_s <= OWNED_S
     if known.source not in (None, source) and owned:
         return known, f"{known.source} speaks for {known.key}"
-    same = last is None or last.boot_id == snapshot.boot_id
-    if last is not None and same and snapshot.seq < last.seq:
+    boot_id = snapshot.boot_id or known.boot_id
+    same = known.boot_id in (None, boot_id)
+    if last is not None and same and snapshot.seq < last.seq and owned:
         return known, f"seq {snapshot.seq} is older than {last.seq}"
-    is_late = last is not None and snapshot.seq <= last.seq
-    if last is not None and snapshot.boot_id == known.boot_before and is_late and owned:
-        return known, f"boot_id {snapshot.boot_id} is older than {last.boot_id}"
+    if not same and boot_id == known.boot_before and owned:
+        return known, f"boot_id {boot_id} is older than {known.boot_id}"
     learned = known.learned and same
+    models = frozenset(snapshot.models) or (known.models if same else frozenset())
     if last is not None and same and snapshot.seq == last.seq:
         trend = held(known.trend, now_s)
     else:
@@ -256,12 +259,13 @@ def _newer(
         snapshot=snapshot,
         received_s=now_s,
         source=source,
-        models=known.models if learned else frozenset(snapshot.models),
+        models=known.models if learned else models,
         learned=learned,
         breaker=known.breaker if same else CLOSED,
         trend=trend,
         taken_then=taken_at(now_s - snapshot.age_s - SHOWN_AFTER_S).get(known.key, 0.0),
-        boot_before=known.boot_before if same or last is None else last.boot_id,
+        boot_id=boot_id,
+        boot_before=known.boot_before if same else known.boot_id,
     )
     return newer, ""
 

@@ -12,7 +12,6 @@ server. Anything else means nobody.
 from collections.abc import Sequence
 
 from ullage_shared.snapshot import Snapshot
-from ullage_sidecar.core.render import UNHEARD
 
 
 def named(replicas: Sequence[Snapshot], asked: str) -> tuple[Snapshot, ...]:
@@ -37,6 +36,6 @@ def _server(replica: Snapshot) -> str:
 
 
 def _is_rank(replica: Snapshot, rank: str) -> bool:
-    if replica.dp_rank is None and replica.boot_id.startswith(UNHEARD):
+    if replica.dp_rank is None and replica.boot_id is None:
         return rank.isascii() and rank.isdigit()
     return rank == str(replica.dp_rank or 0)

@@ -14,9 +14,6 @@ from ullage_shared.snapshot import RequestClass, Scores, Snapshot
 from ullage_sidecar.core.assess import Assessment
 from ullage_sidecar.core.engine import Engine
 
-UNHEARD: Final = "unheard"
-"""So begins the `boot_id` of a server whose plugin has not spoken; it goes on with when the sidecar
-began to watch, for `seq` starts anew with the machine."""
 DIGITS: Final = 4
 """Of ratios and scores: finer differences are not worth a new snapshot."""
 
@@ -69,7 +66,7 @@ def render(engine: Engine, judged: Assessment, *, node: str, url: str, wall_s: f
         max_num_seqs=engine.max_num_seqs,
         waiting=_whole(known.waiting.value if known else None),
         exhaustion_s=_rounded(levels.exhaustion_s, 1),
-        boot_id=hello.boot_id if hello else f"{UNHEARD}-{engine.since_s:.3f}",
+        boot_id=hello.boot_id if hello else None,
         seq=0,
         age_s=0.0,
         ts=round(wall_s, 3),
@@ -83,7 +80,7 @@ def render(engine: Engine, judged: Assessment, *, node: str, url: str, wall_s: f
 def sequenced(fresh: Snapshot, last: Snapshot | None, now_s: float) -> Snapshot:
     """Give a fresh snapshot its `seq`: the last one's, unless anything but `ts` differs."""
     now_ms = max(0, int(now_s * 1000.0))
-    if last is None or last.boot_id != fresh.boot_id:
+    if last is None:
         return msgspec.structs.replace(fresh, seq=now_ms)
     same = msgspec.structs.replace(fresh, seq=last.seq, ts=last.ts) == last
     seq = last.seq if same else max(now_ms, last.seq + 1)

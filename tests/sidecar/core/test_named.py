@@ -4,7 +4,6 @@ import pytest
 
 from snapshots import snapshot
 from ullage_sidecar.core.named import named, servers
-from ullage_sidecar.core.render import UNHEARD
 
 
 def engine(label, rank=None, **changes):
@@ -46,7 +45,7 @@ def test_two_ranks_of_one_server_are_its_only_server():
 
 
 def test_any_rank_of_a_server_that_was_never_heard_is_the_server():
-    unheard = (engine("a", boot_id=f"{UNHEARD}-1.0"),)
+    unheard = (engine("a", boot_id=None),)
     assert named(unheard, "a:0") == named(unheard, "a:7") == unheard
     assert named(unheard, "a:") == named(unheard, "a:x") == ()
 
