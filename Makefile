@@ -29,7 +29,8 @@ demo: env env-vllm ## two real vLLM servers, a sidecar, a router, real requests 
 
 test: lint env-vllm system ## every test but the long ones (under 20 minutes)
 	@failed=0; \
-	$(BIN)/pytest -m "not vllm and not long" || failed=1; \
+	$(BIN)/pytest -m "not vllm and not slow and not long" -n 2 || failed=1; \
+	$(BIN)/pytest -m "not vllm and slow and not long" || failed=1; \
 	$(BIN)/pytest -m "vllm and not long" -n 2 --dist loadfile || failed=1; \
 	exit $$failed
 
@@ -37,7 +38,7 @@ long: env env-vllm ## real vLLM at half speed is told apart; ranks that restart 
 	$(BIN)/pytest -m long
 
 check: lint ## the quick tests (under a minute)
-	$(BIN)/pytest -m "not vllm and not slow and not long"
+	$(BIN)/pytest -m "not vllm and not slow and not long" -n 2
 
 lint: env ## style, types, and the walls between the packages
 	$(BIN)/ruff check .
