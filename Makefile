@@ -7,7 +7,7 @@ KEEP ?=
 FUZZ_SECONDS ?= 300
 
 BIN := .venv/bin
-SOURCES := $(shell find sidecar router shared -name '*.py') pyproject.toml README.md LICENSE
+SOURCES := $(shell find sidecar router shared deploy/tune -name '*.py') pyproject.toml README.md LICENSE
 VLLM := .venv-vllm
 MODEL := .build/tiny-model
 WHEEL := .build/wheel/stamp
@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs fuzz env env-vllm system bench-ask bench-decide bench-fresh bench-proxy bench-push bench-record bench-sidecar bench-speeds bench-vllm conformance long soak versions clean
+.PHONY: help demo test check lint docs fuzz env env-tune env-vllm system bench-ask bench-decide bench-fresh bench-proxy bench-push bench-record bench-sidecar bench-speeds bench-vllm conformance long soak versions clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -91,6 +91,7 @@ versions: env env-vllm ## the plugin in vLLM 0.11.1 to the newest; writes the RE
 	PYTHONPATH=tests:tests/support:deploy $(BIN)/python -m versions.run --venv $(VLLM) --model $(MODEL) \
 		--write README.md
 
+env-tune: env-vllm $(VLLM)/tune ## the same, with what the lab needs beside it
 env: .venv/wheel ## the environment of sidecar, router and tests
 env-vllm: $(VLLM)/wheel $(MODEL)/config.json ## the environment of vLLM on the CPU, and its model
 
@@ -102,7 +103,7 @@ system: ## Debian packages that tests and benchmarks need
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/pip install --quiet --group dev
-	$(BIN)/pip install --quiet --no-build-isolation ".[sidecar,router]"
+	$(BIN)/pip install --quiet --no-build-isolation ".[sidecar,router,tune]"
 	@touch $@
 
 $(WHEEL): $(SOURCES) .venv/ready
@@ -120,6 +121,11 @@ $(VLLM)/ready: deploy/vllm_cpu/build_env.py deploy/vllm_cpu/constraints.txt
 
 $(VLLM)/wheel: $(WHEEL) $(VLLM)/ready
 	$(VLLM)/bin/python -m pip install --quiet --no-deps --force-reinstall .build/wheel/*.whl
+	@touch $@
+
+$(VLLM)/tune: pyproject.toml deploy/vllm_cpu/constraints.txt $(VLLM)/wheel
+	$(VLLM)/bin/python -m pip install --quiet -c deploy/vllm_cpu/constraints.txt \
+		"$$(echo $(CURDIR)/.build/wheel/*.whl)[tune]"
 	@touch $@
 
 $(MODEL)/config.json: deploy/vllm_cpu/make_tiny_model.py | $(VLLM)/ready
