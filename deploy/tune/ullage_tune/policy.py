@@ -9,7 +9,7 @@ Replicas are numbers, from 0 on; one that joins has the next one. `Cluster` is w
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ullage_tune.workload import Request
 
@@ -32,6 +32,11 @@ class Hardware(NamedTuple):
     """Tokens per block."""
 
 
+OnStep = Callable[[Any, Any], None]
+"""Called at the end of each step of one engine with vLLM's scheduler stats and iteration stats, as
+a stat logger is."""
+
+
 class Cluster(Protocol):
     """The replicas, as a policy may see them."""
 
@@ -41,7 +46,22 @@ class Cluster(Protocol):
     def hardware(self, replica: int) -> Hardware:
         """What it was started with."""
 
+    def now_s(self) -> float:
+        """Seconds since the workload began; a moment before that while the cluster starts."""
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Have something called `delay_s` seconds from now."""
+
     # The rest is for those who are told it in reality, and for the omniscient.
+
+    def answers(self, replica: int) -> bool:
+        """Does its `/health` say 200?"""
+
+    def began_s(self, replica: int) -> float:
+        """When its server began to serve: well before 0 for those that are there at first."""
+
+    def hear(self, replica: int, call: OnStep) -> None:
+        """Have each step of its engine told."""
 
     def cached_tokens(self, replica: int, request: Request) -> int:
         """Tokens of the prompt's beginning that its KV cache holds now: for those who index the
@@ -57,8 +77,14 @@ class Cluster(Protocol):
 class Policy(Protocol):
     """One router's way of choosing."""
 
-    def choose(self, request: Request, now_s: float) -> int | None:
-        """The replica for it; `None`: it is refused. Called once for each request."""
+    patience_s: float
+    """How long a request waits for which there is no replica; 0: it is refused at once."""
+
+    def choose(self, request: Request, now_s: float, without: int | None = None) -> int | None:
+        """The replica for it; `None`: there is none now. It is asked again while patience lasts.
+
+        `without`: the one that has just failed to serve it.
+        """
 
     def sent(self, request: Request, replica: int, now_s: float) -> None:
         """It has gone there."""
@@ -67,7 +93,10 @@ class Policy(Protocol):
         """The first byte of its answer has come."""
 
     def finished(self, request: Request, replica: int, now_s: float) -> None:
-        """Its answer has ended, or broken off (perhaps without a first byte)."""
+        """Its answer has ended."""
+
+    def failed(self, request: Request, replica: int, now_s: float) -> None:
+        """Its answer has broken off, or there was none."""
 
     def scraped(self, replica: int, gauges: Gauges, now_s: float) -> None:
         """A server has said how it stands: every `Scenario.scrape_s` seconds."""
