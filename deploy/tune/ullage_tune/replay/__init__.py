@@ -1,0 +1,1 @@
+"""`ullage-tune replay`: a workload, played against a running server or router."""
