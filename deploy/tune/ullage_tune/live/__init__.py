@@ -1,0 +1,1 @@
+"""The live twin: a whole vLLM server whose GPU is only modelled."""

@@ -1,0 +1,1 @@
+"""Live twins on this machine: `python -m twins`."""
