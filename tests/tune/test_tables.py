@@ -8,7 +8,7 @@ from rich.console import Console
 
 from synthetic_runs import SLOWNESS, experiment_rows, summary
 from ullage_tune.grid import Cell, Grid, Measured
-from ullage_tune.sheets import Field, Sheet, Tone, matrix_sheet, missed, policies_sheet, shown
+from ullage_tune.sheets import Field, Sheet, Tone, matrix_sheet, met, policies_sheet, shown
 from ullage_tune.table import markdown, print_sheet, print_tables
 
 CELL = Cell("chat", load=0.85)
@@ -79,7 +79,12 @@ def test_the_matrix_names_the_hardest_rival_and_marks_what_is_missed():
         "✗2.00 [2.00–2.00] good",
         "1.00 [1.00–1.00] good",
     ]
-    assert missed(sheet) == 3
+    assert not met(row)
+
+
+def test_a_row_whose_bars_are_all_met_is_met():
+    (row,) = matrix_sheet(grid(ullage=1.0, bad=9.0, omniscient=1.0)).rows
+    assert met(row)
 
 
 def test_a_wide_interval_says_so():

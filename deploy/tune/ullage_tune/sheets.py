@@ -97,9 +97,9 @@ def matrix_sheet(grid: Grid) -> Sheet:
     )
 
 
-def missed(sheet: Sheet) -> int:
-    """How many of a sheet's fields show a bar that is missed, surely or not."""
-    return sum(field.tone in (Tone.MISSED, Tone.UNSURE) for row in sheet.rows for field in row)
+def met(row: Sequence[Field]) -> bool:
+    """Whether none of a row's bars is missed, surely or not."""
+    return all(field.tone not in (Tone.MISSED, Tone.UNSURE) for field in row)
 
 
 def shown(value: float | None, unit: str) -> str:
