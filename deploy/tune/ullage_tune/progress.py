@@ -27,7 +27,7 @@ class Progress:
         self._total = total
         self._done = 0
         self._bar = Bar(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
