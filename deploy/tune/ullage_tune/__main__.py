@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
+from ullage_tune.replay.command import add_replay
 from ullage_tune.run_command import add_run, add_show
 
 
@@ -18,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     flags.add_argument("--version", action="version", version=f"%(prog)s {version('ullage')}")
     commands = flags.add_subparsers(required=True, metavar="COMMAND")
-    for add in (add_run, add_show):
+    for add in (add_run, add_show, add_replay):
         add(commands)
     arguments = flags.parse_args(argv)
     try:

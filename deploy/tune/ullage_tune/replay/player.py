@@ -67,6 +67,8 @@ class Played:
     fates: tuple[Fate, ...]
     replicas: tuple[str, ...]
     """The names of the run's replica numbers; a server that names none is ''."""
+    tells_hits: bool
+    """Did any answer say how much of its prompt was cached?"""
     left: int
     """Requests that had not ended, or not begun, when it was stopped."""
 
@@ -111,7 +113,8 @@ async def play(
         simulated_s=took_s,
         wall_s=took_s,
     )
-    return Played(run, fates, tuple(player.replicas), len(workload.requests) - len(fates))
+    left = len(workload.requests) - len(fates)
+    return Played(run, fates, tuple(player.replicas), player.tells_hits, left)
 
 
 class _Player:
@@ -131,6 +134,7 @@ class _Player:
         self._room = asyncio.Semaphore(target.most_at_once)
         self.replicas: dict[str, int] = {}
         self.fates: list[Fate] = []
+        self.tells_hits = False
 
     def _now_s(self) -> float:
         return perf_counter() - self._began_s
@@ -178,6 +182,7 @@ class _Player:
         self, request: Request, answer: Answer, status: int, replica: str, why: str, late_s: float
     ) -> Fate:
         refused = status in REFUSED
+        self.tells_hits |= answer.cached_tokens is not None
         outcome = Outcome(
             arrived_s=request.at_s,
             router=0,
