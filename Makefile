@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs fuzz env env-tune env-vllm system bench-ask bench-decide bench-fresh bench-proxy bench-push bench-record bench-sidecar bench-speeds bench-vllm conformance long soak versions clean
+.PHONY: help demo test check lint docs fuzz env env-tune env-vllm system bench-ask bench-decide bench-fresh bench-live bench-proxy bench-push bench-record bench-sidecar bench-speeds bench-vllm conformance long soak versions clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -57,6 +57,10 @@ bench-decide: env ## what a decision costs at 8 to 1,000 replicas, and rememberi
 
 bench-fresh: env env-vllm ## what a fresh server's first requests pay, with warm-up and without
 	PYTHONPATH=deploy $(BIN)/python tests/bench/bench_fresh.py --venv $(VLLM) --model $(MODEL)
+
+bench-live: env env-vllm system ## our router and other people's before the same live twins, over HTTP (30 minutes)
+	PYTHONPATH=tests:deploy $(BIN)/python -m bench.live.contest --venv $(VLLM) --model $(MODEL) \
+		--workload $(or $(WORKLOAD),mooncake-like) --rate $(or $(RATE),2.0)
 
 bench-speeds: env ## what it costs the sidecar to learn an engine's speeds
 	PYTHONPATH=tests/support $(BIN)/python tests/bench/bench_speeds.py

@@ -24,6 +24,8 @@ EXECUTOR: Final = "ullage_tune.live.executor.TwinExecutor"
 STREAM_TOKENS: Final = 8
 """Tokens in one event of a stream, behind the first: each event costs the server's CPU as much as
 a step does, and this machine has few cores. First tokens come at once all the same."""
+READY_WITHIN_S: Final = 600.0
+"""Several start at once, and share few cores."""
 FORGET_WITHIN_S: Final = 30.0
 
 
@@ -66,7 +68,7 @@ class Twin:
     def __init__(self, name: str, replica: Replica, folder: Path) -> None:
         self.name = name
         self.url = replica.url
-        self.server = CpuServer(replica, folder / f"{name}.log")
+        self.server = CpuServer(replica, folder / f"{name}.log", ready_within_s=READY_WITHIN_S)
         self._report = folder / f"{name}.json"
 
     def pace(self) -> Pace:
