@@ -1,0 +1,63 @@
+"""What `ullage-tune run` is asked to do."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from ullage_tune.grid import Cell, Measured
+from ullage_tune.measure import Slo
+
+
+class PlanError(Exception):
+    """The user's fault. The message names the flag or the file, and what was wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that the command line says, checked as far as it can be without running."""
+
+    workloads: tuple[str, ...]
+    """Names of generated ones, or paths of traces; at least one."""
+    policies: tuple[str, ...]
+    """Empty: all there are."""
+    replicas: int
+    routers: int
+    loads: tuple[float, ...]
+    """Offered ÷ capacity, > 0; at least one."""
+    seeds: int
+    """How many: each is another draw, or another slice of a trace."""
+    requests: int
+    """Of each run."""
+    slo: Slo
+    jobs: int
+    """Processes at a time."""
+
+    def settings(self) -> Mapping[str, str]:
+        """In words, for whoever reads the results. Not the jobs: they change nothing."""
+        return {
+            "workloads": ", ".join(self.workloads),
+            "policies": ", ".join(self.policies) or "all",
+            "replicas": str(self.replicas),
+            "routers": str(self.routers),
+            "loads": ", ".join(f"{load:.0%}" for load in self.loads),
+            "seeds": str(self.seeds),
+            "requests per run": str(self.requests),
+        }
+
+
+class Task(NamedTuple):
+    """One run to be made."""
+
+    cell: Cell
+    policy: str
+    seed: int
+
+
+class Lab(Protocol):
+    """What carries a plan out."""
+
+    def tasks(self, plan: Plan) -> Sequence[Task]:
+        """All runs of it. Raises `PlanError`: no such workload or policy, a trace that is none."""
+
+    def run(self, plan: Plan, tasks: Sequence[Task]) -> Iterator[Measured]:
+        """Make them, `plan.jobs` at a time, and give each when it is done, in any order."""

@@ -1,0 +1,242 @@
+"""`ullage-tune run`: policies against each other on vLLM's own scheduler; `show`: results again.
+
+Tables go to standard output, how far it has come to standard error. Ctrl-C ends a run early: what
+all policies have done is shown and written, as if no more had been asked for.
+
+Exit status: 0 done, 1 the twin cannot run here (or, with --strict, a bar is missed), 2 wrong
+arguments or file, 130 Ctrl-C.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+from rich.console import Console
+
+from ullage_tune.grid import OURS, Grid, Measured, PairError, in_full
+from ullage_tune.measure import Slo
+from ullage_tune.plan import Lab, Plan, PlanError, Task
+from ullage_tune.progress import Progress
+from ullage_tune.results import Experiment, ResultsError, read_json, versions, write_json
+from ullage_tune.sheets import matrix_sheet, met
+from ullage_tune.table import print_tables
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+LAB: Final = "ullage_tune.experiment"
+"""Imported when something is to be run, not before: vLLM comes with it."""
+_DEFAULT_SLO: Final = Slo()
+
+
+def add_run(commands: "Commands") -> None:
+    """The subcommand `run`."""
+    flags = commands.add_parser(
+        "run",
+        allow_abbrev=False,
+        help="let routing policies compete on simulated replicas",
+        description="Lets routing policies compete: the same requests, vLLM's own scheduler and KV "
+        "cache, in virtual time. Prints a table for each workload and load, and how ullage stands.",
+        epilog="Ctrl-C shows what has been measured so far.",
+    )
+    flags.add_argument(
+        "--workload",
+        dest="workloads",
+        action="append",
+        required=True,
+        metavar="NAME|FILE",
+        help="a generated workload, or a trace (Mooncake JSONL, Azure CSV); may be repeated",
+    )
+    flags.add_argument(
+        "--policy",
+        dest="policies",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"{OURS}, omniscient, or a rival; may be repeated [all]",
+    )
+    flags.add_argument("--replicas", type=_count, default=6, metavar="N", help="[%(default)s]")
+    flags.add_argument(
+        "--routers",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="that share the requests, and see only their own [%(default)s]",
+    )
+    flags.add_argument(
+        "--load",
+        dest="loads",
+        type=_loads,
+        default=(0.85,),
+        metavar="X,X,…",
+        help="offered ÷ what the replicas can do, each a run [0.85]",
+    )
+    flags.add_argument(
+        "--seeds",
+        type=_count,
+        default=5,
+        metavar="N",
+        help="draws of the workload, or slices of the trace; fewer than 5 prove little [5]",
+    )
+    flags.add_argument(
+        "--requests", type=_count, default=1200, metavar="N", help="of each run [%(default)s]"
+    )
+    flags.add_argument(
+        "--slo-ttft",
+        type=_seconds,
+        default=_DEFAULT_SLO.ttft_s,
+        metavar="S",
+        help="a good request's first token comes within so many seconds [%(default)s]",
+    )
+    flags.add_argument(
+        "--slo-tpot",
+        type=_seconds,
+        default=_DEFAULT_SLO.tpot_s,
+        metavar="S",
+        help="and each further one within so many, on average [%(default)s]",
+    )
+    flags.add_argument(
+        "--jobs",
+        type=_count,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="runs at a time; more of them cost memory [one for each core]",
+    )
+    flags.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
+    _add_outputs(flags)
+    flags.set_defaults(go=_run)
+
+
+def add_show(commands: "Commands") -> None:
+    """The subcommand `show`."""
+    flags = commands.add_parser(
+        "show",
+        allow_abbrev=False,
+        help="print results that were written by run --json, or make their report",
+        description="Prints the tables of results that `run --json` wrote.",
+    )
+    flags.add_argument("results", type=Path, metavar="FILE", help="as written by run --json")
+    _add_outputs(flags)
+    flags.set_defaults(go=_show)
+
+
+def _add_outputs(flags: argparse.ArgumentParser) -> None:
+    flags.add_argument(
+        "--report", type=Path, metavar="FOLDER", help="write a page there, with figures"
+    )
+    flags.add_argument(
+        "--strict", action="store_true", help=f"exit with 1 where {OURS} misses a bar"
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        _writable(arguments)
+        plan = _plan(arguments)
+        lab = _lab()
+        tasks = lab.tasks(plan)
+    except PlanError as error:
+        return _fail(str(error), status=2)
+    except ModuleNotFoundError as error:
+        return _fail(f"{error}: vLLM's environment, with ullage[tune] in it, is needed", status=1)
+    rows, whole = _measure(lab, plan, tasks)
+    experiment = Experiment(plan.slo, plan.settings(), versions(), rows)
+    if arguments.json is not None:
+        write_json(arguments.json, experiment)
+    status = _tell(experiment, arguments)
+    return status if whole else 130
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    try:
+        return _tell(read_json(arguments.results), arguments)
+    except (ResultsError, PairError) as error:
+        return _fail(str(error), status=2)
+
+
+def _measure(lab: Lab, plan: Plan, tasks: Sequence[Task]) -> tuple[tuple[Measured, ...], bool]:
+    """The rows in order, and whether they are all that was asked for."""
+    rows: list[Measured] = []
+    whole = True
+    with Progress(Console(stderr=True), len(tasks)) as progress:
+        try:
+            for row in lab.run(plan, tasks):
+                rows.append(row)
+                progress.done(row)
+        except KeyboardInterrupt:
+            whole = False
+    if not whole:
+        rows = list(in_full(rows, sorted({task.policy for task in tasks})))
+        _fail(f"interrupted: {len(rows)} of {len(tasks)} runs can be compared", status=130)
+    return tuple(sorted(rows, key=lambda row: (row.cell, row.policy, row.seed))), whole
+
+
+def _tell(experiment: Experiment, arguments: argparse.Namespace) -> int:
+    grid = Grid(experiment.rows)
+    print_tables(Console(), grid)
+    if arguments.report is not None:
+        from ullage_tune.report import write_report  # matplotlib takes a second
+
+        print(f"report: {write_report(arguments.report, experiment)}")
+    return int(arguments.strict and not all(map(met, matrix_sheet(grid).rows)))
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    return Plan(
+        workloads=tuple(dict.fromkeys(arguments.workloads)),
+        policies=tuple(dict.fromkeys(arguments.policies)),
+        replicas=arguments.replicas,
+        routers=arguments.routers,
+        loads=arguments.loads,
+        seeds=arguments.seeds,
+        requests=arguments.requests,
+        slo=Slo(arguments.slo_ttft, arguments.slo_tpot),
+        jobs=arguments.jobs,
+    )
+
+
+def _writable(arguments: argparse.Namespace) -> None:
+    """Find out before the run, not behind it."""
+    if arguments.json is not None and not arguments.json.parent.is_dir():
+        raise PlanError(f"--json {arguments.json}: no such folder: {arguments.json.parent}")
+    if arguments.report is not None:
+        try:
+            arguments.report.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PlanError(f"--report {arguments.report}: {error.strerror}") from error
+
+
+def _lab() -> Lab:
+    return cast(Lab, import_module(LAB))
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"ullage-tune: {message}", file=sys.stderr)
+    return status
+
+
+def _number(kind: Callable[[str], float], text: str, wanted: str) -> float:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: wanted {wanted} > 0")
+    return value
+
+
+def _count(text: str) -> int:
+    return int(_number(int, text, "a whole number"))
+
+
+def _seconds(text: str) -> float:
+    return _number(float, text, "seconds, a number")
+
+
+def _loads(text: str) -> tuple[float, ...]:
+    loads = (_number(float, part, "numbers like 0.7,0.85, each") for part in text.split(","))
+    return tuple(sorted(set(loads)))
