@@ -24,6 +24,11 @@ def test_equal_scores_take_turns():
     assert [policy.choose(ANY, 0.0) for _ in range(4)] == [0, 1, 2, 0]
 
 
+def test_turns_begin_again_at_the_end_of_a_smaller_tie():
+    policy, _ = made()
+    assert [policy._in_turn(best) for best in ([0, 1, 2], [0, 1], [0, 1, 2])] == [0, 1, 0]
+
+
 def test_the_longest_queue_loses_two_of_seven_and_a_whole_prefix_wins_three():
     policy, _ = made(2)
     send(policy, request(1), 0)
@@ -56,6 +61,8 @@ def test_one_that_was_never_scraped_has_nothing_but_its_prefix():
     # 3 against 2 + 0.2.
     assert policy.choose(request(1), 1.0) == 2
     assert policy.choose(request(2), 1.0) != 2
+    # 1.5 against 2.2: equal queues are no mark against anybody.
+    assert policy.choose(request(1, 2), 1.0) != 2
 
 
 def test_what_was_sent_counts_at_once_and_what_was_only_chosen_does_not():
@@ -108,6 +115,7 @@ def test_one_that_is_gone_is_out_of_the_index():
     assert policy.choose(request(1), 1.0) == 1
     assert policy.prefixes(request(1), [1]) == {}
     assert not policy._holders
+    assert set(policy._gauges) == {1}
 
 
 @pytest.mark.parametrize(("cached", "best"), [(64, {1}), (63, {0, 1})])

@@ -112,6 +112,15 @@ def test_a_pace_leans_on_the_fleets_until_it_was_shown():
     assert 2.0 < pace.of(1) < 3.0
 
 
+def test_the_requests_of_one_that_is_gone_are_forgotten():
+    policy, cluster = made()
+    policy.choose(request(1), 0.0)
+    send(policy, request(1), 0)
+    cluster.there = [1]
+    assert policy.choose(request(1), 0.0) == 1
+    assert not policy._there
+
+
 def test_an_end_without_a_first_token_teaches_nothing():
     policy, _ = made(1)
     what = request(1)

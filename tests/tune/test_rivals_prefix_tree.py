@@ -70,6 +70,14 @@ def test_eviction_takes_the_oldest_leaf_and_what_nobody_else_needs_above_it():
     assert not tree.root.children
 
 
+def test_eviction_does_not_take_a_prefix_from_what_is_left_below_it():
+    tree = PrefixTree()
+    tree.insert(request(1, 2).prompt, 0)
+    tree.insert(request(1, 3).prompt, 0)
+    tree.evict(lambda _: tree.size > 160)
+    assert tree.match(request(1).prompt)[0] == tree.size == 160
+
+
 def test_eviction_spares_the_holders_that_are_under_their_bound():
     tree = PrefixTree()
     tree.insert(request(1, 2).prompt, 0)

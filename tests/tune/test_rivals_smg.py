@@ -158,6 +158,40 @@ def test_a_holder_with_four_more_than_the_mean_is_not_crowded_and_with_five_it_i
     assert policy.choose(request(1), 0.0) != home
 
 
+def crowds(in_flight: int, elsewhere: int) -> bool:
+    """Whether a holder with so many is crowded, beside three others with so many each."""
+    policy, _ = made(SmgCacheAware, 4)
+    home = policy.choose(request(1), 0.0)
+    for replica in range(4):
+        send(policy, OTHER, replica, in_flight if replica == home else elsewhere)
+    return policy.choose(request(1), 0.0) != home
+
+
+def test_the_margin_is_two_deviations_of_the_mean_if_that_is_more_than_four():
+    # Means of 9 and 9.25, margins of 6 and 7.
+    assert not crowds(15, 7)
+    assert crowds(17, 7)
+    assert not crowds(16, 7)
+
+
+def test_a_holder_under_one_and_a_half_means_is_never_crowded():
+    # Means of 90 and 90.25; two deviations are 19 and 20.
+    assert not crowds(135, 75)
+    assert crowds(136, 75)
+
+
+def test_from_a_crowded_holder_it_does_not_go_to_another_that_is_crowded():
+    policy, _ = made(SmgCacheAware, 6)
+    home = policy.choose(request(1), 0.0)
+    crowded = (home + 1) % 6
+    for replica in range(6):
+        full = replica not in (home, crowded)
+        policy.scraped(replica, Gauges(100 if full else 0, 0, 0.0), 0.0)
+    send(policy, OTHER, home, 20)
+    send(policy, OTHER, crowded, 20)
+    assert policy.choose(request(1), 0.0) not in (home, crowded)
+
+
 def test_a_crowded_prefix_gains_a_holder():
     policy, _ = made(SmgCacheAware, 5)
     home = policy.choose(request(1), 0.0)

@@ -90,6 +90,8 @@ def test_the_tree_is_cut_every_two_minutes_to_its_size_for_each(monkeypatch):
     policy.choose(request(3), 120.0)
     assert policy.tree.size == 320
     assert policy.tree.match(request(2).prompt)[0] == 160
+    policy.choose(request(4), 239.9)
+    assert policy.tree.size == 480
 
 
 def test_the_defaults_are_those_of_the_command_line():

@@ -87,7 +87,6 @@ class Dynamo(Own):
         block_size = self._block_sizes[replica] = self.cluster.hardware(replica).block_size
         overlap = self.cluster.cached_tokens(replica, request) // block_size * block_size
         tokens = max(0, request.prompt_tokens - overlap)
-        self._prefilled(request, replica)
         self._yet_to_prefill.setdefault(replica, {})[id(request)] = tokens
         self._prefill_tokens[replica] = self._prefill_tokens.get(replica, 0) + tokens
         for name, blocks in chain(request, block_size):

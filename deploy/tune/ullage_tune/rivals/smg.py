@@ -9,6 +9,8 @@
     the tree learns the choice, so that a hot prefix gains holders; every 60 s it is cut to
     2**26 characters, all replicas together
 
+The 64 never decide: from a mean of 16 on the first condition is the harder one.
+
 `power_of_two` compares two drawn at random by expected wait (`--power-of-two-load-metric
 expected_wait`, the default); with `least_requests` it takes, of all, those with the fewest of its
 own requests in flight, and of these the least expected wait. `least_load` is the least expected
@@ -32,7 +34,6 @@ from ullage_tune.rivals.smg_wait import ExpectedWait
 from ullage_tune.workload import Request
 
 CACHE_THRESHOLD = 0.3
-BALANCE_ABS_THRESHOLD = 64
 BALANCE_REL_THRESHOLD = 1.5
 LEAST_MARGIN = 4
 EVICTION_INTERVAL_S = 60.0
@@ -72,7 +73,7 @@ class SmgCacheAware(ExpectedWait):
         if not holders:
             return eligible
         mean = sum(map(self.in_flight, eligible)) / len(eligible)
-        margin = min(BALANCE_ABS_THRESHOLD, max(LEAST_MARGIN, ceil(2.0 * sqrt(mean))))
+        margin = max(LEAST_MARGIN, ceil(2.0 * sqrt(mean)))
         most = max(BALANCE_REL_THRESHOLD * mean, mean + margin)
         free = [replica for replica in eligible if self.in_flight(replica) <= most]
         return [replica for replica in holders if replica in free] or free

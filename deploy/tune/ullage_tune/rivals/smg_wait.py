@@ -68,8 +68,7 @@ class ExpectedWait(Own):
         """The one with the least wait, which is dispatched to from here on."""
         waits = {r: self._wait_s(r, *self._read[r]) for r in replicas if r in self._read}
         best_s = min(waits.values(), default=0.0)
-        request_s = REQUEST_S if waits else 1.0
-        costs = [(waits.get(r, best_s + self.in_flight(r) * request_s), r) for r in replicas]
+        costs = [(waits.get(r, best_s + self.in_flight(r) * REQUEST_S), r) for r in replicas]
         replica = self.dice.choice(cheapest(costs, within=TIE_S))
         self._dispatched[replica] = self._dispatched.get(replica, 0) + 1
         return replica
