@@ -72,6 +72,8 @@ def test_every_flag_reaches_the_plan(lab):
     argv += " --slo-tpot 0.05 --jobs 3"
     assert status_of(*argv.split()) == 0
     assert lab.plan == Plan(
+        engine="4xh100-70b",
+        scenarios=("plain",),
         workloads=("a", "b.jsonl"),
         policies=("ullage", "round_robin"),
         replicas=8,

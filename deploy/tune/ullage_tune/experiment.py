@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from ullage_tune import generated
-from ullage_tune.grid import OMNISCIENT, Cell, Measured
 from ullage_tune.gpu import ENGINES
+from ullage_tune.grid import OMNISCIENT, Cell, Measured
 from ullage_tune.measure import summarise
 from ullage_tune.plan import Plan, PlanError, Task
 from ullage_tune.policies import POLICIES

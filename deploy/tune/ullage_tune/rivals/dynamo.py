@@ -48,7 +48,7 @@ class Dynamo(Own):
         self._active_blocks: dict[int, int] = {}
         self._block_sizes: dict[int, int] = {}
 
-    def changed(self, present: Sequence[int], gone: Collection[int]) -> None:  # noqa: ARG002
+    def changed(self, present: Sequence[int], gone: Collection[int]) -> None:
         """See `Own`: its requests are no more."""
         for replica in gone:
             for table in (self._yet_to_prefill, self._prefill_tokens, self._active_blocks):
@@ -56,7 +56,7 @@ class Dynamo(Own):
             for name in [name for name, held in self._active.items() if replica in held]:
                 self._let_go(name, replica)
 
-    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:  # noqa: ARG002
+    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:
         """See `Own`."""
         block_size = self.cluster.hardware(present[0]).block_size
         shared: dict[int, int] = {}
@@ -95,7 +95,7 @@ class Dynamo(Own):
                 self._active_blocks[replica] = self._active_blocks.get(replica, 0) + blocks
             held[replica] = held.get(replica, 0) + 1
 
-    def first_token(self, request: Request, replica: int, now_s: float) -> None:  # noqa: ARG002
+    def first_token(self, request: Request, replica: int, now_s: float) -> None:
         """See `Policy`."""
         self._prefilled(request, replica)
 

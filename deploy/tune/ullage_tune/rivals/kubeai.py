@@ -41,7 +41,7 @@ class KubeAi(Own):
         self._goes_on: dict[Segment, Segment | None] = {}
         """First segment: the one behind it; `None`: several, so it is a system prompt."""
 
-    def changed(self, present: Sequence[int], gone: Collection[int]) -> None:  # noqa: ARG002
+    def changed(self, present: Sequence[int], gone: Collection[int]) -> None:
         """See `Own`."""
         self._ring = sorted(
             (xxh64_intdigest(b"replica-%d-%d" % (replica, point)), replica)
@@ -49,7 +49,7 @@ class KubeAi(Own):
             for point in range(REPLICATION)
         )
 
-    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:  # noqa: ARG002
+    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:
         """See `Own`."""
         key = xxh64_intdigest(b"%d" % self._first_message(request))
         begin = bisect_left(self._ring, (key, -1))

@@ -67,16 +67,16 @@ class Scorers(Own):
         """Share of the prompt that each is taken to hold; who is not in it: 0."""
         raise NotImplementedError
 
-    def scraped(self, replica: int, gauges: Gauges, now_s: float) -> None:  # noqa: ARG002
+    def scraped(self, replica: int, gauges: Gauges, now_s: float) -> None:
         """See `Policy`."""
         self._gauges[replica] = gauges
 
-    def changed(self, present: Sequence[int], gone: Collection[int]) -> None:  # noqa: ARG002
+    def changed(self, present: Sequence[int], gone: Collection[int]) -> None:
         """See `Own`."""
         for replica in gone:
             self._gauges.pop(replica, None)
 
-    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:  # noqa: ARG002
+    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:
         """See `Own`."""
         prefixes = self.prefixes(request, present)
         queues = [self._gauges[r].waiting for r in present if r in self._gauges]

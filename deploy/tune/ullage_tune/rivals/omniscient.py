@@ -91,7 +91,7 @@ class Omniscient(Own):
         self._there: dict[int, dict[int, tuple[Request, Sent]]] = {}
         self._works: dict[int, int] = {}
 
-    def changed(self, present: Sequence[int], gone: Collection[int]) -> None:  # noqa: ARG002
+    def changed(self, present: Sequence[int], gone: Collection[int]) -> None:
         """See `Own`."""
         for replica in gone:
             self._there.pop(replica, None)

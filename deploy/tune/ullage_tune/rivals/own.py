@@ -38,27 +38,34 @@ class Own:
         """Those of them with the fewest in flight, in their order."""
         return cheapest([(self.in_flight(replica), replica) for replica in replicas])
 
-    def choose(self, request: Request, now_s: float) -> int | None:
+    patience_s = 0.0
+
+    def choose(self, request: Request, now_s: float, without: int | None = None) -> int | None:
         """See `Policy`. No rival refuses: each sends to the best of those it has."""
-        present = tuple(sorted(self.cluster.present()))
+        there = sorted(self.cluster.present())
+        present = tuple(replica for replica in there if replica != without) or tuple(there)
         if present != self._present:
             gone = set(self._present).difference(present)
             self._present = present
             self.changed(present, gone)
         return self.pick(request, now_s, present)
 
-    def sent(self, request: Request, replica: int, now_s: float) -> None:  # noqa: ARG002
+    def sent(self, request: Request, replica: int, now_s: float) -> None:
         """See `Policy`."""
         self._in_flight[replica] = self.in_flight(replica) + 1
 
     def first_token(self, request: Request, replica: int, now_s: float) -> None:
         """See `Policy`."""
 
-    def finished(self, request: Request, replica: int, now_s: float) -> None:  # noqa: ARG002
+    def finished(self, request: Request, replica: int, now_s: float) -> None:
         """See `Policy`."""
         left = self._in_flight.pop(replica, 0) - 1
         if left > 0:
             self._in_flight[replica] = left
+
+    def failed(self, request: Request, replica: int, now_s: float) -> None:
+        """See `Policy`: to what a router counts, an end like any other."""
+        self.finished(request, replica, now_s)
 
     def scraped(self, replica: int, gauges: Gauges, now_s: float) -> None:
         """See `Policy`."""

@@ -26,7 +26,7 @@ class RoundRobin(Own):
 
     _last = -1
 
-    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:  # noqa: ARG002
+    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:
         """See `Own`."""
         self._last = present[bisect_right(present, self._last) % len(present)]
         return self._last
@@ -35,7 +35,7 @@ class RoundRobin(Own):
 class LeastInFlight(Own):
     """The fewest in flight, by lot among equals."""
 
-    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:  # noqa: ARG002
+    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:
         """See `Own`."""
         return self.dice.choice(self.fewest(present))
 
@@ -43,6 +43,6 @@ class LeastInFlight(Own):
 class TwoChoices(Own):
     """The better of two drawn at random; of one, that one."""
 
-    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:  # noqa: ARG002
+    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:
         """See `Own`."""
         return self.fewest(self.dice.sample(present, min(2, len(present))))[0]

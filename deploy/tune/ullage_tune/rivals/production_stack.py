@@ -30,7 +30,7 @@ class ProductionStackPrefixAware(Own):
         super().__init__(cluster, dice)
         self.tree = PrefixTree()
 
-    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:  # noqa: ARG002
+    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:
         """See `Own`."""
         candidates = present
         for node in self.tree.walk(request.prompt):

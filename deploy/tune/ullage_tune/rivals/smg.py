@@ -82,7 +82,7 @@ class SmgCacheAware(ExpectedWait):
 class SmgExpectedWait(ExpectedWait):
     """`power_of_two` by expected wait."""
 
-    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:  # noqa: ARG002
+    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:
         """See `Own`."""
         eligible = self.eligible(present)
         return self.least_wait(self.dice.sample(eligible, min(2, len(eligible))))
@@ -91,7 +91,7 @@ class SmgExpectedWait(ExpectedWait):
 class SmgLeastRequests(ExpectedWait):
     """`power_of_two` by least requests."""
 
-    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:  # noqa: ARG002
+    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:
         """See `Own`."""
         return self.least_wait(self.fewest(self.eligible(present)))
 
@@ -99,6 +99,6 @@ class SmgLeastRequests(ExpectedWait):
 class SmgLeastLoad(ExpectedWait):
     """`least_load`."""
 
-    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:  # noqa: ARG002
+    def pick(self, request: Request, now_s: float, present: Sequence[int]) -> int:
         """See `Own`."""
         return self.least_wait(self.eligible(present))

@@ -54,7 +54,7 @@ class ExpectedWait(Own):
             self._read[replica] = now_s, gauges
             self._dispatched[replica] = 0
 
-    def changed(self, present: Sequence[int], gone: Collection[int]) -> None:  # noqa: ARG002
+    def changed(self, present: Sequence[int], gone: Collection[int]) -> None:
         """See `Own`."""
         for replica in gone:
             self._read.pop(replica, None)

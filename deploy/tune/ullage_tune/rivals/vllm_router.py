@@ -43,7 +43,7 @@ class VllmRouterCacheAware(Own):
         self.tree = PrefixTree()
         self._evicted_s = 0.0
 
-    def changed(self, present: Sequence[int], gone: Collection[int]) -> None:  # noqa: ARG002
+    def changed(self, present: Sequence[int], gone: Collection[int]) -> None:
         """See `Own`: who leaves is taken out of the tree."""
         for replica in gone:
             self.tree.forget(replica)
