@@ -27,6 +27,7 @@ from ullage_router.core.inflight import Hold, InFlight, share_of
 from ullage_router.core.lineup import LineUp, line_up, seed_of
 from ullage_router.core.odds import Odds
 from ullage_router.core.policy import Way
+from ullage_router.core.prefixes import Prefixes
 from ullage_router.core.rules import Rules
 from ullage_router.core.tokens import TokenRatio
 from ullage_router.tally import Tally
@@ -40,6 +41,7 @@ _MOST_NUMBERS: Final = 4096
 """Of remembered decisions among more than a few, candidates all together: each holds a snapshot."""
 _MOST_KINDS: Final = 64
 _NO_ROOM: Final = 503
+_LEAST_WAIT: Final = Way.LEAST_WAIT
 _ROUND_ROBIN: Final = Way.ROUND_ROBIN  # To look it up in the enum takes as long again.
 
 
@@ -83,6 +85,7 @@ class Router:
         self.now_s = now_s
         self.in_flight = InFlight()
         self.memory = Memory(rules.affinity.max_keys)
+        self.prefixes = Prefixes(rules.affinity.max_keys)
         self.tokens = TokenRatio()
         self.decisions: Counter[str] = Counter()
         """By `Why`, refusals included."""
@@ -119,7 +122,7 @@ class Router:
     @rules.setter
     def rules(self, rules: Rules) -> None:
         self._rules = rules
-        self.memory.max_keys = rules.affinity.max_keys
+        self.memory.max_keys = self.prefixes.max_keys = rules.affinity.max_keys
         self._odds.clear()
         self._judged.clear()
 
@@ -160,7 +163,7 @@ class Router:
         if fleet.mixed and ask.model is not None:  # Clients make up names: all of them are one.
             model = fleet.alike.get(ask.model, "")
         tokens = self.prompt_tokens(ask)
-        return Need(model, class_of(tokens), ask.keys, tokens)
+        return Need(model, class_of(tokens), ask.keys, tokens, ask.shares)
 
     def prompt_tokens(self, ask: Ask) -> int:
         """About how many tokens the prompt has."""
@@ -193,7 +196,10 @@ class Router:
             return decision
         key = replica.key
         if need.keys and rules.affinity.enabled:
-            self.memory.keep(need.keys, decision.known, key, decision.move, now_s)
+            if rules.choose.way is _LEAST_WAIT:
+                self.prefixes.keep(need.keys, replica)
+            else:
+                self.memory.keep(need.keys, decision.known, key, decision.move, now_s)
         if rules.choose.way is _ROUND_ROBIN:
             self.in_flight.last_seed = seed_of(key)
         if decision.score is not None:
@@ -244,7 +250,7 @@ class Router:
             odds = Odds(candidates, self.in_flight)
         else:
             odds = self._odds_at(need.model, need.size, now_s)
-        return choose(odds, need.keys, now_s, rng, self._rules, self.memory)
+        return choose(odds, need, now_s, rng, self._rules, self.memory, self.prefixes)
 
     def odds(self, model: str | None = None, size: RequestClass = RequestClass.MIXED) -> Odds:
         """The candidates for such requests, as they stand now."""
@@ -267,12 +273,18 @@ class Router:
         """How many replicas have headroom for requests of this model; None: of any."""
         return max(len(self.odds(model, size).seats) for size in RequestClass)
 
-    def dispatch(self, replica: Replica, prompt_tokens: int = 0) -> tuple[Hold, Tally]:
-        """A request goes to `replica` now: count it there until the hold is released."""
+    def dispatch(
+        self, replica: Replica, prompt_tokens: int = 0, uncached: int = 0
+    ) -> tuple[Hold, Tally]:
+        """A request goes to `replica` now: count it there until the hold is released.
+
+        `uncached`: of its prompt's tokens, those that are to be computed.
+        """
         key = replica.key
         tally = self.tallies.get(key) or self.tally(replica)
         tally.dispatched += 1
-        return self.in_flight.hold(key, share_of(replica.snapshot, prompt_tokens)), tally
+        share = share_of(replica.snapshot, prompt_tokens)
+        return self.in_flight.hold(key, share, uncached), tally
 
     # What comes of it
 

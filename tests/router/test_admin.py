@@ -158,6 +158,8 @@ def test_decisions_can_be_read_with_their_reasons() -> None:
                 "weight": pytest.approx(0.49),
                 "odds": 1.0,
                 "home": False,
+                "wait_s": None,
+                "uncached_tokens": None,
             }
         ],
     }

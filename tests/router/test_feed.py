@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from random import Random
 
 import aiohttp
@@ -216,8 +216,9 @@ async def test_a_body_that_is_not_what_its_encoding_says_ends_no_loop(encoding: 
 )
 async def test_a_sidecar_that_does_not_speak_http_ends_no_loop(said: bytes) -> None:
     async def script(call: Call) -> None:
-        await call.reader.readuntil(b"\r\n\r\n")
-        await call.send(said)
+        with suppress(asyncio.IncompleteReadError):  # The last one may be cut short by the end.
+            await call.reader.readuntil(b"\r\n\r\n")
+            await call.send(said)
 
     router = new_router()
     async with Backend(script) as sidecar, feeding(router, sidecar.url) as (feed,):

@@ -9,16 +9,16 @@ from ullage_tune.outcome import Outcome, Run
 SLOWNESS = {
     "ullage": 1.0,
     "omniscient": 0.95,
-    "least-in-flight": 1.6,
-    "round-robin": 2.6,
+    "least_in_flight": 1.6,
+    "round_robin": 2.6,
     "dynamo": 1.1,
-    "vllm-router": 1.5,
+    "vllm_router": 1.5,
     "smg": 1.45,
-    "smg-wait": 1.2,
-    "llm-d": 1.9,
+    "smg_wait": 1.2,
+    "llm_d": 1.9,
     "kubeai": 1.7,
-    "two-choices": 1.55,
-    "ullage-weighted": 1.4,
+    "two_choices": 1.55,
+    "ullage_weighted": 1.4,
 }
 
 

@@ -17,7 +17,7 @@ CELL = Cell("chat", load=0.85)
 def grid(**ttfts: list[float | None]) -> Grid:
     """Of each policy: a run per TTFT, whose seed is its place."""
     return Grid(
-        Measured(CELL, policy.replace("_", "-"), seed, summary(value))
+        Measured(CELL, policy, seed, summary(value))
         for policy, values in ttfts.items()
         for seed, value in enumerate(values)
     )
@@ -138,7 +138,7 @@ def test_comparing_is_antisymmetric_for_any_odd_number_of_pairs():
 def test_rivals_are_all_but_ours_its_kin_and_the_bound():
     table = grid(ullage=[1.0], ullage_weighted=[1.0], omniscient=[1.0], b=[1.0], a=[1.0])
     assert table.rivals(CELL) == ["a", "b"]
-    assert table.policies == ["ullage", "a", "b", "ullage-weighted", "omniscient"]
+    assert table.policies == ["ullage", "a", "b", "ullage_weighted", "omniscient"]
 
 
 def test_the_median_of_seeds_is_of_all_of_them_or_of_none():

@@ -64,7 +64,7 @@ def test_no_text_has_two_lengths(name: str, made: dict[str, Workload]) -> None:
             assert lengths.setdefault(segment.text, segment.tokens) == segment.tokens
 
 
-@pytest.mark.parametrize("name", set(WORKLOADS) - set(TALKING))
+@pytest.mark.parametrize("name", sorted(set(WORKLOADS) - set(TALKING)))
 def test_at_another_rate_the_same_requests_come(name: str, made: dict[str, Workload]) -> None:
     kind = WORKLOADS[name]
     faster = kind.make(4.0 * kind.rate_per_s, 200, 1)

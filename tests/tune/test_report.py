@@ -27,7 +27,7 @@ VOID = {"meta", "br", "path", "use", "image", "rect", "circle", "line"}
 def experiment():
     rows = experiment_rows(CELLS, POLICIES[:3], seeds=2)
     rows += tuple(Measured(c, POLICIES[3], s, summary(1.0, None)) for c in CELLS for s in range(2))
-    return Experiment(Slo(3.0, 0.1), {"replicas": "6 <of> them"}, {"vllm": "0.11.1"}, rows)
+    return Experiment(Slo(3.0, 0.1), {"what <they> did": "6 <of> them"}, {"vllm": "0.11.1"}, rows)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,13 @@ def page(folder):
 
 def test_the_page_is_well_formed_and_has_every_policy_and_cell(page):
     text = "\n".join(page.text)
-    for name in (*POLICIES, *(cell.kind for cell in CELLS), "6 <of> them", "0.11.1"):
+    for name in (
+        *POLICIES,
+        *(cell.kind for cell in CELLS),
+        "what <they> did",
+        "6 <of> them",
+        "0.11.1",
+    ):
         assert name in text
     assert page.tags["table"] == 1 + len(CELLS)
     assert page.tags["svg"] == page.tags["figure"] == page.tags["figcaption"] == 2 * len(CELLS) + 2

@@ -15,7 +15,7 @@ CELL = Cell("chat", 4, "half speed", 0.85)
 
 @pytest.fixture
 def experiment():
-    rows = experiment_rows((CELL,), ("ullage", "round-robin"), seeds=2)
+    rows = experiment_rows((CELL,), ("ullage", "round_robin"), seeds=2)
     lost = Measured(CELL, "never", 0, summary(None, None))
     one = summarise(run_of(outcome(1.0, 0.0, output_tokens=1)), Slo())
     rows += (lost, Measured(CELL, "one", 0, one), Measured(CELL, "none", 0, summary()))

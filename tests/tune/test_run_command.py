@@ -17,7 +17,7 @@ from ullage_tune.progress import Progress
 from ullage_tune.results import read_json
 from ullage_tune.run_command import LAB
 
-POLICIES = ("ullage", "least-in-flight", "round-robin")
+POLICIES = ("ullage", "least_in_flight", "round_robin")
 
 
 class StubLab:
@@ -67,13 +67,15 @@ def test_a_run_prints_a_table_for_each_cell_and_then_the_bar(lab, capsys):
 
 
 def test_every_flag_reaches_the_plan(lab):
-    argv = "run --workload a --workload b.jsonl --workload a --policy ullage --policy round-robin"
+    argv = "run --workload a --workload b.jsonl --workload a --policy ullage --policy round_robin"
     argv += " --replicas 8 --routers 4 --load 1.1,0.5 --seeds 1 --requests 30 --slo-ttft 2"
     argv += " --slo-tpot 0.05 --jobs 3"
     assert status_of(*argv.split()) == 0
     assert lab.plan == Plan(
+        engine="4xh100-70b",
+        scenarios=("plain",),
         workloads=("a", "b.jsonl"),
-        policies=("ullage", "round-robin"),
+        policies=("ullage", "round_robin"),
         replicas=8,
         routers=4,
         loads=(0.5, 1.1),
@@ -122,10 +124,10 @@ def test_strict_tells_a_missed_bar_by_the_status(lab):
     )
 
     def swap(task: Task) -> Task:
-        return task._replace(policy="round-robin" if task.policy == "ullage" else "ullage")
+        return task._replace(policy="round_robin" if task.policy == "ullage" else "ullage")
 
-    assert status_of(*worse, "--policy", "round-robin", "--strict") == 1
-    assert status_of(*worse, "--policy", "round-robin") == 0
+    assert status_of(*worse, "--policy", "round_robin", "--strict") == 1
+    assert status_of(*worse, "--policy", "round_robin") == 0
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_off_a_terminal_tables_are_markdown_without_colour_and_as_wide_as_need_b
     assert "\x1b" not in text
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert all(line.endswith("|") for line in table)
-    assert {"| ullage          |", "| round-robin     |"} <= {line[:19] for line in table}
+    assert {"| ullage          |", "| round_robin     |"} <= {line[:19] for line in table}
     assert "mixed, half speed, 4 routers, 110% load" in text
 
 

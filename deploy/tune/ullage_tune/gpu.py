@@ -10,7 +10,7 @@ step has few tokens; the sum is pessimistic there by less than `base`.
 Parameters come from data sheets (`roofline`), or from what an engine did (`ullage-tune fit`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 
@@ -54,6 +54,11 @@ class Engine:
         """Uncached prompt tokens a second, in full steps of nothing else."""
         most = self.max_num_batched_tokens
         return most / self.steps.step_s(most, 1, 0)
+
+
+def slowed(engine: Engine, factor: float) -> Engine:
+    """The same engine on a GPU that takes `factor` times as long for everything."""
+    return replace(engine, steps=engine.steps.slower(factor))
 
 
 _PER_SEQUENCE_S: Final = 5e-5

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from ullage_tune.measure import Summary
 
 OURS: Final = "ullage"
-"""The default of the router, as it ships. Its kin, which are no rivals, begin with `ullage-`."""
+"""The default of the router, as it ships. Its kin, which are no rivals, begin with `ullage_`."""
 OMNISCIENT: Final = "omniscient"
 """Knows what no router can: a bound, not a rival."""
 
@@ -120,7 +120,7 @@ class Grid:
         return [
             policy
             for policy in self.in_cell(cell)
-            if policy not in (OURS, OMNISCIENT) and not policy.startswith(f"{OURS}-")
+            if policy not in (OURS, OMNISCIENT) and not policy.startswith(f"{OURS}_")
         ]
 
     def seeds(self, cell: Cell, policy: str) -> Mapping[int, Summary]:

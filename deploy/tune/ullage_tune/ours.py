@@ -10,7 +10,7 @@ are: a key behind each segment, and so many bytes per token, give or take.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from xxhash import xxh3_64_intdigest
 
@@ -32,6 +32,7 @@ from ullage_sidecar.watch import LOOK_EVERY_S
 from ullage_tune.policy import Cluster, Gauges
 from ullage_tune.workload import Request
 
+_T = TypeVar("_T")
 HEARTBEAT_S: Final = 1.0
 BYTES_PER_TOKEN: Final = 4.0
 MACHINE_UP_S: Final = 1e6
@@ -210,14 +211,16 @@ class OurRouter:
         if replica is None:
             return None
         tokens = self.router.prompt_tokens(ask)
-        self._holds[id(request)] = self.router.dispatch(replica, tokens)[0]
+        hold, _ = self.router.dispatch(replica, tokens, decision.uncached)
+        self._holds[id(request)] = hold
         return self._numbers[replica.url]
 
     def sent(self, request: Request, replica: int, now_s: float) -> None:
         """Told of by `choose`."""
 
     def first_token(self, request: Request, replica: int, now_s: float) -> None:
-        """Nothing yet."""
+        """Its prompt is computed."""
+        self._holds[id(request)].begun()
 
     def finished(self, request: Request, replica: int, now_s: float) -> None:
         """It gives back what it took."""
@@ -249,16 +252,22 @@ def asked(request: Request, spread: float) -> Ask:
         model="model",
         stream=True,
         prompt_bytes=round(tokens * BYTES_PER_TOKEN * dice.lognormvariate(0.0, spread)),
-        keys=chain(segment.text for segment in request.prompt),
+        keys=kept(chain(segment.text for segment in request.prompt)),
+        shares=kept([end / tokens for end in request.ends]),
     )
 
 
-def chain(texts: Iterable[int]) -> tuple[int, ...]:
-    """A key behind each text, of a long chain the first and the last."""
+def chain(texts: Iterable[int]) -> list[int]:
+    """A key behind each text."""
     key, keys = 0, []
     for text in texts:
         key = xxh3_64_intdigest(text.to_bytes(8, "little"), key)
         keys.append(key)
-    if len(keys) > FIRST_KEYS + LAST_KEYS:
-        del keys[FIRST_KEYS:-LAST_KEYS]
-    return tuple(keys)
+    return keys
+
+
+def kept(each: list[_T]) -> tuple[_T, ...]:
+    """Of a long chain the first and the last, as of a talk's."""
+    if len(each) > FIRST_KEYS + LAST_KEYS:
+        del each[FIRST_KEYS:-LAST_KEYS]
+    return tuple(each)

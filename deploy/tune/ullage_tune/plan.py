@@ -20,8 +20,12 @@ class Plan:
     """Names of generated ones, or paths of traces; at least one."""
     policies: tuple[str, ...]
     """Empty: all there are."""
+    engine: str
+    """A name of `gpu.ENGINES`."""
     replicas: int
     routers: int
+    scenarios: tuple[str, ...]
+    """Names; at least one."""
     loads: tuple[float, ...]
     """Offered ÷ capacity, > 0; at least one."""
     seeds: int
@@ -37,6 +41,8 @@ class Plan:
         return {
             "workloads": ", ".join(self.workloads),
             "policies": ", ".join(self.policies) or "all",
+            "engine": self.engine,
+            "scenarios": ", ".join(self.scenarios),
             "replicas": str(self.replicas),
             "routers": str(self.routers),
             "loads": ", ".join(f"{load:.0%}" for load in self.loads),

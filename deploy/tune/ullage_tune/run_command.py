@@ -59,6 +59,17 @@ def add_run(commands: "Commands") -> None:
         metavar="NAME",
         help=f"{OURS}, omniscient, or a rival; may be repeated [all]",
     )
+    flags.add_argument(
+        "--engine", default="4xh100-70b", metavar="NAME", help="GPU and model [%(default)s]"
+    )
+    flags.add_argument(
+        "--scenario",
+        dest="scenarios",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="what befalls the cluster: slow, lost; may be repeated [plain: nothing]",
+    )
     flags.add_argument("--replicas", type=_count, default=6, metavar="N", help="[%(default)s]")
     flags.add_argument(
         "--routers",
@@ -189,6 +200,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     return Plan(
         workloads=tuple(dict.fromkeys(arguments.workloads)),
         policies=tuple(dict.fromkeys(arguments.policies)),
+        engine=arguments.engine,
+        scenarios=tuple(dict.fromkeys(arguments.scenarios)) or ("plain",),
         replicas=arguments.replicas,
         routers=arguments.routers,
         loads=arguments.loads,

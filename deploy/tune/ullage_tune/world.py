@@ -69,6 +69,10 @@ class Scenario:
     noticed_s: float = 2.0
     events: tuple[Loss | Joining, ...] = ()
 
+    def shared_by(self, routers: int) -> "Scenario":
+        """The same, with so many routers."""
+        return replace(self, routers=routers)
+
 
 @dataclass(slots=True)
 class _Replica:
@@ -293,8 +297,3 @@ class World:
             fate.finished_s,
             tries=fate.tries,
         )
-
-
-def slowed(engine: Engine, factor: float) -> Engine:
-    """The same engine on a GPU that takes `factor` times as long."""
-    return replace(engine, steps=engine.steps.slower(factor))

@@ -48,6 +48,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     """In vLLM's sense: lower is served earlier."""
     keys: Keys = ()
     """Cache keys, 64 bits each, that of the shortest prefix first."""
+    shares: tuple[float, ...] = ()
+    """How much of the prompt each of them covers, 0..1."""
 
 
 _Count = Annotated[int, Meta(ge=0, le=_INT64 - 1)]
@@ -179,18 +181,18 @@ def ask_of(
             prompt_bytes = len(body)
         model = asked.model
         if cache_key or asked.prompt_cache_key or session:
-            keys = named_key(model, cache_key, asked.prompt_cache_key, session)
+            chain = named_key(model, cache_key, asked.prompt_cache_key, session)
         else:
             salt = asked.cache_salt and _content(asked.cache_salt)
-            keys = talk_keys(model, salt, tools, system, messages)
+            chain = talk_keys(model, salt, tools, system, messages)
     else:
         asked = _PLAIN.read(body)
         prompt_bytes = _plain_bytes(asked)
         model = asked.model
-        keys = named_key(model, cache_key, asked.prompt_cache_key, session)
-        if not keys and has_prompt:
+        chain = named_key(model, cache_key, asked.prompt_cache_key, session)
+        if not chain.keys and has_prompt:
             salt = _content(asked.cache_salt)
-            keys = block_keys(model, salt, _content(asked.prompt))
+            chain = block_keys(model, salt, _content(asked.prompt))
     if big:
         prompt_bytes = max(0, prompt_bytes - _inline_bytes(body))
     limit = asked.max_completion_tokens
@@ -198,7 +200,8 @@ def ask_of(
         limit = asked.max_tokens if asked.max_tokens is not None else asked.max_output_tokens
     if priority is None:
         priority = asked.priority or 0
-    return Ask(model, asked.stream is True, prompt_bytes, limit, priority, keys)
+    stream = asked.stream is True
+    return Ask(model, stream, prompt_bytes, limit, priority, chain.keys, chain.shares)
 
 
 @lru_cache(maxsize=64)

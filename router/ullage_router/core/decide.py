@@ -22,10 +22,13 @@ from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import Basis, Seat, line_up
 from ullage_router.core.odds import Odds
 from ullage_router.core.policy import Way
+from ullage_router.core.prefixes import Prefixes
 from ullage_router.core.rules import Rules
 from ullage_router.core.selection import WAYS, Field, neighbours
+from ullage_router.core.waits import LEAST_UNCACHED, drawn, typical_of, wait_s, weights_of
 from ullage_shared.snapshot import RequestClass
 
+_LEAST_WAIT: Final = Way.LEAST_WAIT
 _SLACK: Final = 8
 """By own counts, a home keeps its key until it has clearly more requests than others."""
 
@@ -43,6 +46,8 @@ class Why(StrEnum):
     """It goes where what it begins with is known."""
     NEW_KEY = "new_key"
     """Nobody is known to know how it begins: chosen as the key prefers."""
+    WAIT = "wait"
+    """Nobody knows how it begins, or only who has more to do: where the least wait is expected."""
     KEY_MOVED = "key_moved"
     """Its key's replica is full or gone: balanced, and the key moves along."""
     KEY_SPILLED = "key_spilled"
@@ -72,6 +77,17 @@ class Need(msgspec.Struct, frozen=True, gc=False):
     """Its cache keys, of 64 bits, the shortest beginning first."""
     prompt_tokens: int = 0
     """Estimated."""
+    shares: tuple[float, ...] = ()
+    """How much of the prompt each key covers, 0..1."""
+
+
+class Waits(msgspec.Struct, frozen=True, gc=False):
+    """What was expected of those that could be chosen, in the order of the seats."""
+
+    waits_s: tuple[float, ...]
+    uncached: tuple[int, ...]
+    """Tokens of the prompt that were to be computed there."""
+    weights: tuple[float, ...]
 
 
 class Look(msgspec.Struct, frozen=True, gc=False):
@@ -84,6 +100,8 @@ class Look(msgspec.Struct, frozen=True, gc=False):
     """What each that could be chosen was worth by then, in the order of the seats."""
     full: Mapping[str, float]
     """The same of those whom this router had filled, by key."""
+    waits: Waits | None = None
+    """By `least_wait`: what was expected of them."""
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
@@ -97,6 +115,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     """The longest of its keys that had a home."""
     move: Move = STAY
     look: Look | None = None
+    uncached: int = 0
+    """About how many tokens of the prompt the replica has yet to compute."""
 
 
 def decide(
@@ -111,20 +131,23 @@ def decide(
 ) -> Decision:
     """Choose among all replicas but the keys in `tried`. Total: every input has its answer."""
     candidates = line_up(fleet, need.model, need.size, now_s, rules, tried)
-    return choose(Odds(candidates, load), need.keys, now_s, rng, rules, memory)
+    return choose(Odds(candidates, load), need, now_s, rng, rules, memory, Prefixes(1))
 
 
 def choose(
     odds: Odds,
-    keys: Sequence[int],
+    need: Need,
     now_s: float,
     rng: Random,
     rules: Rules,
     memory: Memory,
+    prefixes: Prefixes,
 ) -> Decision:
-    """Choose one of those that `odds` has, for a request with these keys."""
-    lined_up, field = odds.line_up, odds.field
+    """Choose one of those that `odds` has, for such a request."""
+    lined_up, field, keys = odds.line_up, odds.field, need.keys
     full = dict(odds.full) if odds.full else _NOTHING
+    if odds.seats and rules.choose.way is _LEAST_WAIT:
+        return _least_wait(odds, need, rng, rules, prefixes, full)
     look = Look(lined_up.seats, lined_up.exponent, tuple(odds.scores), full)
     if not odds.seats:
         why = Why.FULL if lined_up.seats else _WHY[lined_up.basis]
@@ -146,6 +169,43 @@ def choose(
         field = _thinned(field, rng)
     seat = field.seats[WAYS[way](field, turn.key, rng)]
     return Decision(seat.replica, turn.why, seat.score, known, turn.move, look)
+
+
+def _least_wait(
+    odds: Odds,
+    need: Need,
+    rng: Random,
+    rules: Rules,
+    prefixes: Prefixes,
+    full: Mapping[str, float],
+) -> Decision:
+    """By when the first token is expected: who knows the beginning has less to compute."""
+    seats, tokens = odds.seats, max(need.prompt_tokens, LEAST_UNCACHED)
+    uncached = [tokens] * len(seats)
+    if rules.affinity.enabled:
+        for key, boot_id, level in prefixes.holders(need.keys):
+            place = odds.place(key)
+            if place is not None and seats[place].replica.boot_id == boot_id:
+                left = tokens - int(tokens * need.shares[level])
+                uncached[place] = max(left, LEAST_UNCACHED)
+    typical = typical_of([seat.pace for seat in seats])
+    waits = [
+        wait_s(seat.replica.key, seat.pace, typical, odds.field.load, left)
+        for seat, left in zip(seats, uncached, strict=True)
+    ]
+    weights = weights_of(waits, rules.choose.temperature_s)
+    if odds.returning:
+        kept = [
+            weight if seat.share >= 1.0 or rng.random() < seat.share else 0.0
+            for seat, weight in zip(seats, weights, strict=True)
+        ]
+        weights = kept if any(kept) else weights
+    place = drawn(weights, rng)
+    seat, left = seats[place], uncached[place]
+    told = Waits(tuple(waits), tuple(uncached), tuple(weights))
+    look = Look(odds.line_up.seats, odds.line_up.exponent, tuple(odds.scores), full, told)
+    why = _AFFINITY if left < tokens else Why.WAIT
+    return Decision(seat.replica, why, seat.score, look=look, uncached=left)
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):

@@ -23,6 +23,10 @@ class Candidate(NamedTuple):
     """Its part of all weights: its chance in a draw, where nothing else settled the matter."""
     home: bool
     """Was the request's key at home there?"""
+    wait_s: float | None = None
+    """By `least_wait`: when its first token was expected there."""
+    uncached_tokens: int | None = None
+    """Likewise: of its prompt, to be computed there."""
 
 
 def candidates(decision: Decision) -> list[Candidate]:
@@ -32,15 +36,35 @@ def candidates(decision: Decision) -> list[Candidate]:
         return []
     home = decision.known.home if decision.known else None
     able = iter(look.scores)
+    waits = look.waits
+    expected = (
+        iter(zip(waits.waits_s, waits.uncached, waits.weights, strict=True)) if waits else None
+    )
     rows = []
     for seat in look.seats:
-        key, weight = seat.replica.key, 0.0
+        key, weight, wait_s, left = seat.replica.key, 0.0, None, None
         score = look.full.get(key)
         if score is None:
             score = next(able)
-            weight = weight_of(seat, score, look.exponent)
+            if expected is None:
+                weight = weight_of(seat, score, look.exponent)
+            else:
+                wait_s, left, weight = next(expected)
+        is_home = key == home if waits is None else left is not None and left < max(waits.uncached)
         name = seat.replica.id
-        rows.append(Candidate(name, seat.score, seat.trend, score, weight, 0.0, key == home))
+        rows.append(
+            Candidate(
+                name,
+                seat.score,
+                seat.trend,
+                score,
+                weight,
+                0.0,
+                is_home,
+                None if wait_s is None else round(wait_s, 4),
+                left,
+            )
+        )
     total = sum(row.weight for row in rows)
     told = [row._replace(odds=row.weight / total if total else 0.0) for row in rows]
     return sorted(told, key=lambda row: (-row.odds, row.replica))

@@ -19,6 +19,7 @@ from typing import Final, Self
 from ullage_shared.snapshot import Snapshot
 
 _CHANGES: Final = 1024
+_MEAN_SHARE: Final = 0.02
 _NOTES: Final = 64
 _NOTE_EVERY_S: Final = 0.1
 MOST_BY_PROMPT: Final = 0.25
@@ -40,20 +41,37 @@ def share_of(snapshot: Snapshot | None, prompt_tokens: int) -> float:
 class Hold:
     """One request's place in the counts. Releasing twice releases once."""
 
-    __slots__ = ("_key", "_load", "_share")
+    __slots__ = ("_key", "_load", "_share", "_tokens")
 
-    def __init__(self, load: "InFlight", key: str, share: float) -> None:
+    def __init__(self, load: "InFlight", key: str, share: float, tokens: int) -> None:
         self._load: InFlight | None = load
         self._key = key
         self._share = share
+        self._tokens: int | None = tokens
         count, taken = load._count, load._taken
         count[key] = count.get(key, 0) + 1
         taken[key] = taken.get(key, 0.0) + share
+        load._unbegun[key] = load._unbegun.get(key, 0) + 1
+        load._pending[key] = load._pending.get(key, 0) + tokens
+        load.mean_tokens += _MEAN_SHARE * (tokens - load.mean_tokens)
         load.changes.append(key)
         load.changed += 1
 
+    def begun(self) -> None:
+        """The first byte of its answer has come: its prompt is computed."""
+        load, tokens, key = self._load, self._tokens, self._key
+        if load is None or tokens is None:
+            return
+        self._tokens = None
+        if load._unbegun[key] > 1:
+            load._unbegun[key] -= 1
+            load._pending[key] -= tokens
+        else:
+            del load._unbegun[key], load._pending[key]
+
     def release(self) -> None:
         """Give the place back."""
+        self.begun()
         load, self._load = self._load, None
         if load is None:
             return
@@ -85,12 +103,17 @@ class InFlight:
     __slots__ = (
         "_count",
         "_notes",
+        "_pending",
         "_taken",
+        "_unbegun",
         "by_replica",
         "changed",
         "changes",
         "last_seed",
+        "mean_tokens",
+        "pending",
         "taken",
+        "unbegun",
     )
 
     def __init__(self) -> None:
@@ -100,6 +123,14 @@ class InFlight:
         """Requests: a live view; a replica without any reads 0."""
         self.taken: Mapping[str, float] = self._taken
         """Headroom, in units of the capacity score: a live view; who has no request is missing."""
+        self._unbegun: dict[str, int] = {}
+        self._pending: dict[str, int] = {}
+        self.unbegun: Mapping[str, int] = self._unbegun
+        """Requests whose answer has not begun: a live view; who has none is missing."""
+        self.pending: Mapping[str, int] = self._pending
+        """Their prompts' tokens that are to be computed: likewise."""
+        self.mean_tokens = 0.0
+        """Of a request's prompt that are to be computed, of late."""
         self._notes: deque[tuple[float, Mapping[str, float]]] = deque(maxlen=_NOTES)
         self.changes: deque[str] = deque(maxlen=_CHANGES)
         """Whose counts have changed, the latest last; no older ones than fit."""
@@ -108,9 +139,9 @@ class InFlight:
         self.last_seed = -1
         """Of the replica that was chosen last, for those who choose in turn."""
 
-    def hold(self, key: str, share: float = 0.0) -> Hold:
-        """Count one more, until the hold is released."""
-        return Hold(self, key, share)
+    def hold(self, key: str, share: float = 0.0, tokens: int = 0) -> Hold:
+        """Count one more, until the hold is released. `tokens`: of its prompt, to be computed."""
+        return Hold(self, key, share, tokens)
 
     def note(self, now_s: float) -> None:
         """Remember, for `taken_at`, what is taken now. A clock set back begins anew."""

@@ -47,6 +47,19 @@ _LOOK_AT_BYTES: Final = 64
 Keys = tuple[int, ...]
 
 
+class Chain(msgspec.Struct, frozen=True, gc=False):
+    """The cache keys of a request, that of the shortest beginning first."""
+
+    keys: Keys = ()
+    shares: tuple[float, ...] = ()
+    """How much of the prompt each of them covers, 0..1."""
+
+
+NO_KEYS: Final = Chain()
+NAMED_SHARE: Final = 0.75
+"""A guess: the client does not say how much of the prompt has the name that it gives."""
+
+
 class _Message(msgspec.Struct, frozen=True):
     role: str | None = None
 
@@ -56,17 +69,17 @@ _message: Final = msgspec.json.Decoder(_Message)
 
 def named_key(
     model: str | None, header: bytes | None, in_body: str | None, session: bytes | None
-) -> Keys:
+) -> Chain:
     """Return the key that the client names, if any: the first of these that is not empty."""
     if header:
-        return (_key(b"header", header, model),)
+        return _named(b"header", header, model)
     if in_body:
-        return (_key(b"body", in_body.encode(), model),)
-    return (_key(b"session", session, model),) if session else ()
+        return _named(b"body", in_body.encode(), model)
+    return _named(b"session", session, model) if session else NO_KEYS
 
 
-def _key(kind: bytes, value: bytes, model: str | None) -> int:
-    return xxh3_64_intdigest(_name(model) + kind + value)
+def _named(kind: bytes, value: bytes, model: str | None) -> Chain:
+    return Chain((xxh3_64_intdigest(_name(model) + kind + value),), (NAMED_SHARE,))
 
 
 def _name(model: str | None) -> bytes:
@@ -76,7 +89,7 @@ def _name(model: str | None) -> bytes:
 
 def talk_keys(
     model: str | None, salt: Raw, tools: Raw, system: Raw, messages: Sequence[Raw]
-) -> Keys:
+) -> Chain:
     """Return the chain of a talk: JSON each, empty for what is not there."""
     key, head_bytes = xxh3_64_intdigest(_name(model) + b"talk"), 0
     if salt or tools or system:
@@ -93,13 +106,16 @@ def talk_keys(
         key = xxh3_64_intdigest(message, key)
         head_bytes += len(message)
         at += 1
-    keys = [key] if head_bytes >= LEAST_HEAD_BYTES else []
+    has_head = head_bytes >= LEAST_HEAD_BYTES
+    keys, ends, end = ([key], [head_bytes], head_bytes) if has_head else ([], [], head_bytes)
     for message in messages[at:] if at else messages:
         key = xxh3_64_intdigest(message, key)
         keys.append(key)
+        end += len(message)
+        ends.append(end)
     if len(keys) > FIRST_KEYS + LAST_KEYS:
-        del keys[FIRST_KEYS:-LAST_KEYS]
-    return tuple(keys)
+        del keys[FIRST_KEYS:-LAST_KEYS], ends[FIRST_KEYS:-LAST_KEYS]
+    return Chain(tuple(keys), tuple([at / end for at in ends]))
 
 
 def _is_system(message: Raw) -> bool:
@@ -115,18 +131,22 @@ def _is_system(message: Raw) -> bool:
         return False
 
 
-def block_keys(model: str | None, salt: Raw, prompt: Raw) -> Keys:
+def block_keys(model: str | None, salt: Raw, prompt: Raw) -> Chain:
     """Return the chain of a prompt: the JSON of a text or a list, else it has none."""
     raw = memoryview(prompt)
     kind, inner = bytes(raw[:1]), raw[1:-1]  # Its end is in no longer one's place.
     if kind not in (b'"', b"["):
-        return ()
-    key = xxh3_64_intdigest(salt, xxh3_64_intdigest(_name(model) + b"blocks" + kind))
-    if len(inner) < BLOCK_BYTES:
-        return (xxh3_64_intdigest(inner, key),)
-    keys, begin, end = [], 0, BLOCK_BYTES
-    while end <= len(inner):
+        return NO_KEYS
+    key, size = (
+        xxh3_64_intdigest(salt, xxh3_64_intdigest(_name(model) + b"blocks" + kind)),
+        len(inner),
+    )
+    if size < BLOCK_BYTES:
+        return Chain((xxh3_64_intdigest(inner, key),), (1.0,))
+    keys, shares, begin, end = [], [], 0, BLOCK_BYTES
+    while end <= size:
         key = xxh3_64_intdigest(inner[begin:end], key)
         keys.append(key)
+        shares.append(end / size)
         begin, end = end, 2 * end
-    return tuple(keys)
+    return Chain(tuple(keys), tuple(shares))

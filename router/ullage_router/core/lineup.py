@@ -37,6 +37,7 @@ from ullage_router.core.fleet import Fleet, Replica
 from ullage_router.core.policy import Policy
 from ullage_router.core.rules import Rules
 from ullage_router.core.trend import FALLS, factor
+from ullage_router.core.waits import UNKNOWN, Pace, pace_of
 from ullage_shared.snapshot import RequestClass, State, score_for
 
 
@@ -131,6 +132,8 @@ class Seat(msgspec.Struct, frozen=True, gc=False):
     seed: int
     then: float
     """How much of its headroom was taken when what the snapshot shows was sent."""
+    pace: Pace = UNKNOWN
+    """How fast it gets through what it has."""
 
 
 by_seed: Final = attrgetter("seed")
@@ -220,7 +223,9 @@ def line_up(
     if silent:
         worst = min((seat.base for seat in seats), default=1.0)
         seats += [
-            Seat(r, None, worst, 1.0, _share(r, now_s, rules), seed_of(r.key), r.taken_then)
+            Seat(
+                r, None, worst, 1.0, _share(r, now_s, rules), seed_of(r.key), r.taken_then, UNKNOWN
+            )
             for r in silent
         ]
     seats.sort(key=by_seed)
@@ -274,7 +279,8 @@ def _judge(replica: Replica, size: RequestClass, now_s: float, rules: Rules) -> 
         trend = 1.0 if replica.trend.falls < FALLS else factor(replica.trend)
         share = _share(replica, now_s, rules)
         then = replica.taken_then
-        seat = Seat(replica, score, score, trend, share, seed_of(replica.key), then)
+        pace = pace_of(replica.snapshot)
+        seat = Seat(replica, score, score, trend, share, seed_of(replica.key), then, pace)
     return Judged(replica, standing, seat, now_s, _changes_s(replica, now_s, rules.choose))
 
 

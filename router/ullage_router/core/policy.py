@@ -17,6 +17,7 @@ class Way(StrEnum):
     TWO_CHOICES = "two_choices"
     LEAST_IN_FLIGHT = "least_in_flight"
     ROUND_ROBIN = "round_robin"
+    LEAST_WAIT = "least_wait"
 
 
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,9 +28,19 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="How one replica is chosen among those with headroom: `weighted`, at odds "
             "of score ^ `exponent`; `highest` score; `two_choices`, the one of two with fewer "
-            "requests from this router; `least_in_flight`; `round_robin`."
+            "requests from this router; `least_in_flight`; `round_robin`; `least_wait`, where its "
+            "first token is expected soonest, by what has to be computed before it."
         ),
     ] = Way.WEIGHTED
+    temperature_s: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=60.0,
+            description="Of `least_wait`: a difference in waiting, in seconds, that is about none. "
+            "Higher spreads requests over more replicas; 0 always takes the least.",
+        ),
+    ] = 0.05
     floor: Annotated[
         float,
         Meta(

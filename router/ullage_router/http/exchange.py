@@ -70,6 +70,7 @@ class Exchange:
     """The latest word while it waits; that of others, if it never came to be asked about."""
     _replica: Replica
     _prompt_tokens: int
+    _uncached: int
     _why: Why
     _tally: Tally
 
@@ -126,7 +127,7 @@ class Exchange:
         if decision.replica is None:
             self._undecided = decision
             return decision.why
-        self._go_to(decision.replica, decision.why)
+        self._go_to(decision.replica, decision)
         return None
 
     def refuse(self, refusal: Refusal) -> None:
@@ -202,15 +203,18 @@ class Exchange:
         self._proxy.turns.leave(self)
         self._proxy.waiting.leave(self)
 
-    def _go_to(self, replica: Replica, why: Why) -> None:
-        self._replica, self._why = replica, why
+    def _go_to(self, replica: Replica, decision: Decision) -> None:
+        self._replica, self._why = replica, decision.why
+        self._uncached = decision.uncached
         # A second replica gets a new connection: an old one might be just closing, too.
         upstream = None if self._tried else self._proxy.pool.take(replica.address)
         self._tried.append(replica.key)
         self._dispatch(upstream)
 
     def _dispatch(self, upstream: Upstream | None) -> None:
-        self._hold, self._tally = self._proxy.router.dispatch(self._replica, self._prompt_tokens)
+        self._hold, self._tally = self._proxy.router.dispatch(
+            self._replica, self._prompt_tokens, self._uncached
+        )
         if upstream is not None:
             self._send(upstream)
         else:
@@ -383,7 +387,7 @@ class Exchange:
         self._first_event = None
         self._give_back()
         self._let_go()
-        self._go_to(decision.replica, decision.why)
+        self._go_to(decision.replica, decision)
         return None
 
     # The ends
@@ -395,6 +399,8 @@ class Exchange:
         client = self._client
         client.due_s = inf
         request.body = b""  # It will not be sent again.
+        if self._hold is not None:
+            self._hold.begun()
         answer = Answer(client, upstream, self._tally, self._head, request, self._began_s)
         self._answer = answer
         if proxy.stopping:

@@ -41,8 +41,9 @@ def test_all_that_is_asked_for_is_found() -> None:
     body = said(model="m", messages=[SYSTEM, USER], max_tokens=64, stream=True, priority=-3)
     asked = ask_of(CHAT, body)
     read_bytes = len(json.dumps(SYSTEM)) + len(json.dumps(USER))
-    assert asked == Ask("m", True, read_bytes, 64, -3, asked.keys)
+    assert asked == Ask("m", True, read_bytes, 64, -3, asked.keys, asked.shares)
     assert len(asked.keys) == 2
+    assert asked.shares == (len(json.dumps(SYSTEM)) / read_bytes, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,11 @@ WHOLE = {
 
 @pytest.mark.parametrize("field", WHOLE)
 def test_a_field_of_a_wrong_type_is_unknown_and_the_others_still_count(field: str) -> None:
-    may_change = {"prompt_cache_key": {"keys"}, "messages": {"prompt_bytes"}, "model": {"keys"}}
+    may_change = {
+        "prompt_cache_key": {"keys", "shares"},
+        "messages": {"prompt_bytes"},
+        "model": {"keys"},
+    }
     whole = ask_of(CHAT, said(**WHOLE))
     for wrong in ({"a": 1}, [True], 1.5, "x" * 9, 7, False, 10**30, -1):  # Some are right.
         odd = ask_of(CHAT, said(**(WHOLE | {field: wrong})))

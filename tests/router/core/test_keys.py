@@ -8,16 +8,15 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from xxhash import xxh3_64_intdigest
 
+from ullage_router.core import keys as code
 from ullage_router.core.keys import (
     BLOCK_BYTES,
     FIRST_KEYS,
     LAST_KEYS,
     LEAST_HEAD_BYTES,
     MOST_MESSAGES,
+    NAMED_SHARE,
     Keys,
-    block_keys,
-    named_key,
-    talk_keys,
 )
 
 NO_JSON = Raw()
@@ -30,6 +29,18 @@ OTHER = {"role": "system", "content": "Be kind. " * 30}
 
 def spelled(value: Any) -> Raw:
     return NO_JSON if value is None else Raw(json.dumps(value).encode())
+
+
+def named_key(*named: Any) -> Keys:
+    return code.named_key(*named).keys
+
+
+def talk_keys(*talk: Any) -> Keys:
+    return code.talk_keys(*talk).keys
+
+
+def block_keys(*prompt: Any) -> Keys:
+    return code.block_keys(*prompt).keys
 
 
 def keys(*messages: Any, salt: Any = None, tools: Any = None, system: Any = None) -> Keys:
@@ -348,3 +359,41 @@ def test_keys_are_the_hash_of_the_bytes_that_the_formula_names() -> None:
     begin = b'\xfe\xffblocks"', b'"s"'
     after_each = chained(*begin, block), chained(*begin, block, block)
     assert prompted("x" * 2 * BLOCK_BYTES, None, "s") == after_each
+
+
+# How much of the prompt each key covers
+
+
+def test_each_key_covers_all_up_to_its_message() -> None:
+    head, first, second = spelled(LONG), spelled(USER), spelled(ANSWER)
+    chain = code.talk_keys("m", NO_JSON, NO_JSON, head, [first, second])
+    ends = [len(head), len(head) + len(first), len(head) + len(first) + len(second)]
+    assert chain.shares == tuple(end / ends[-1] for end in ends)
+
+
+def test_a_short_head_has_no_key_and_counts_all_the_same() -> None:
+    head, message = spelled(SHORT), spelled(USER)
+    assert code.talk_keys("m", NO_JSON, NO_JSON, NO_JSON, [head, message, message]).shares == (
+        (len(head) + len(message)) / (len(head) + 2 * len(message)),
+        1.0,
+    )
+
+
+def test_of_a_long_talk_the_first_and_the_last_shares_are_kept() -> None:
+    chain = code.talk_keys("m", NO_JSON, NO_JSON, NO_JSON, [spelled(each) for each in turns(100)])
+    assert len(chain.shares) == len(chain.keys) == FIRST_KEYS + LAST_KEYS
+    assert chain.shares == tuple(sorted(chain.shares))
+    assert chain.shares[FIRST_KEYS - 1] < 0.03 < 0.6 < chain.shares[FIRST_KEYS]
+    assert chain.shares[-1] == 1.0
+
+
+def test_of_a_prompt_each_key_covers_its_blocks() -> None:
+    size = 4 * BLOCK_BYTES + 10
+    chain = code.block_keys("m", NO_JSON, Raw(b'"' + b"x" * size + b'"'))
+    assert chain.shares == tuple(n * BLOCK_BYTES / size for n in (1, 2, 4))
+    assert code.block_keys("m", NO_JSON, Raw(b'"x"')).shares == (1.0,)
+
+
+def test_how_much_a_named_key_covers_is_a_guess() -> None:
+    assert code.named_key("m", b"k", None, None).shares == (NAMED_SHARE,)
+    assert code.named_key("m", None, None, None).shares == ()

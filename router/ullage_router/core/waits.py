@@ -1,0 +1,133 @@
+"""How long a request would wait for its first token at each candidate, and a draw by that.
+
+    wait   = (backlog + WORK · uncached) · token_s + requests · step_s + crowd
+    weight = exp(-(wait - the least wait) / temperature)
+
+    backlog    prompt tokens sent there whose requests have had no first byte: this router's own,
+               exactly, and of other routers' as many as their waiting requests may have
+    uncached   tokens of this prompt that the replica has yet to compute (see `prefixes`)
+    token_s    seconds for each of them: 1 / the snapshot's `prefill_tokens_per_s`
+    requests   in flight there: each is served in every step, of `step_s` seconds
+    crowd      CROWD · step_s · what the KV pool will be filled beyond `ROOM`, in shares of it
+
+What has to be computed counts more than what others have asked for already: it delays all that
+come after it, too. The draw is nearly the least wait, and spreads what is about equal, so that
+several routers that look at the same picture do not all run to one replica.
+
+A replica whose speeds are not known yet is taken for a typical one: the median of those that are
+known, or else `TOKEN_S` and `STEP_S`. Where nothing is known of any, this is the least backlog.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import exp
+from random import Random
+from statistics import median
+from typing import Final
+
+import msgspec
+
+from ullage_router.core.inflight import InFlight
+from ullage_shared.snapshot import Snapshot
+
+WORK: Final = 2.0
+CROWD: Final = 1000.0
+ROOM: Final = 0.85
+TOKEN_S: Final = 1e-4
+STEP_S: Final = 0.02
+"""Of a large model on few GPUs: a small one waits less everywhere, and all by as much."""
+LEAST_UNCACHED: Final = 16
+"""Tokens: vLLM computes the last block of a prompt anew, whatever it has."""
+_FAR: Final = 30.0
+"""Temperatures from the least wait: never drawn."""
+
+
+class Pace(msgspec.Struct, frozen=True, gc=False):
+    """What a replica's snapshot says of how fast it gets through what it has."""
+
+    token_s: float | None = None
+    """Seconds per uncached prompt token; None: not known yet."""
+    step_s: float | None = None
+    """Seconds of a step; None: not known yet."""
+    requests: int = 0
+    """Running and waiting there."""
+    waiting: int = 0
+    used: float = 0.0
+    """Share of the KV pool in use, 0..1."""
+    pool_tokens: int = 0
+    """What the KV pool holds; 0: unknown."""
+
+
+UNKNOWN: Final = Pace()
+
+
+def pace_of(snapshot: Snapshot | None) -> Pace:
+    """What waits are reckoned with; None: nothing is known."""
+    if snapshot is None:
+        return UNKNOWN
+    total, free, size = snapshot.total_blocks, snapshot.free_blocks, snapshot.block_size
+    speed = snapshot.prefill_tokens_per_s
+    return Pace(
+        None if speed is None else 1.0 / speed,
+        snapshot.step_s,
+        (snapshot.running or 0) + (snapshot.waiting or 0),
+        snapshot.waiting or 0,
+        1.0 - free / total if total and free is not None else 0.0,
+        total * size if total and size else 0,
+    )
+
+
+class Typical(msgspec.Struct, frozen=True, gc=False):
+    """What stands in for the speeds that are not known."""
+
+    token_s: float
+    step_s: float
+
+
+def typical_of(paces: Sequence[Pace]) -> Typical:
+    """Of these candidates."""
+    token_s = [pace.token_s for pace in paces if pace.token_s is not None]
+    step_s = [pace.step_s for pace in paces if pace.step_s is not None]
+    return Typical(
+        median(token_s) if token_s else TOKEN_S,
+        median(step_s) if step_s else STEP_S,
+    )
+
+
+def wait_s(
+    key: str,
+    pace: Pace,
+    typical: Typical,
+    load: InFlight,
+    uncached: int,
+) -> float:
+    """For a request with so many uncached tokens at the replica `key`."""
+    token_s = pace.token_s or typical.token_s
+    step_s = pace.step_s or typical.step_s
+    backlog, own = load.pending.get(key, 0.0), load.by_replica.get(key, 0)
+    others = pace.waiting - load.unbegun.get(key, 0)
+    if others > 0:
+        backlog += others * load.mean_tokens
+    wait = (backlog + WORK * uncached) * token_s
+    wait += (own if own > pace.requests else pace.requests) * step_s
+    if pace.pool_tokens:
+        over = pace.used + (backlog + uncached) / pace.pool_tokens - ROOM
+        if over > 0.0:
+            wait += CROWD * step_s * over
+    return wait
+
+
+def weights_of(waits: Sequence[float], temperature_s: float) -> list[float]:
+    """At what odds each is drawn, the least wait at 1; at a temperature of 0, no other."""
+    least = min(waits)
+    if temperature_s <= 0.0:
+        return [float(wait == least) for wait in waits]
+    far = least + _FAR * temperature_s
+    return [exp((least - wait) / temperature_s) if wait < far else 0.0 for wait in waits]
+
+
+def drawn(weights: Sequence[float], rng: Random) -> int:
+    """One of them, at these odds; one at least is not 0."""
+    up_to = [*accumulate(weights)]
+    thrown = rng.random() * up_to[-1]
+    return next(place for place, limit in enumerate(up_to) if thrown < limit)

@@ -1,0 +1,79 @@
+from dataclasses import replace
+
+from ullage_router.core.fleet import Replica
+from ullage_router.core.prefixes import _MOST_BITS, Prefixes
+from ullage_shared.address import parse_base_url
+
+
+def replica(name: str, boot_id: str | None = "boot") -> Replica:
+    url, address = parse_base_url(f"http://{name}:8000")
+    return Replica(url, address, boot_id=boot_id)
+
+
+A, B, C = replica("a"), replica("b"), replica("c")
+
+
+def held(prefixes: Prefixes, *keys: int) -> dict[str, int]:
+    """The longest level that each has, by name."""
+    found = [(url.split("/")[2][0], level) for url, _, level in prefixes.holders(keys)]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+def test_nobody_has_what_nobody_was_sent() -> None:
+    prefixes = Prefixes(10)
+    assert held(prefixes) == held(prefixes, 1, 2) == {}
+    prefixes.keep((), A)
+    assert len(prefixes) == 0
+
+
+def test_each_has_the_longest_of_what_it_was_sent() -> None:
+    prefixes = Prefixes(10)
+    prefixes.keep((1,), A)
+    prefixes.keep((1, 2, 3), B)
+    prefixes.keep((1, 2), C)
+    assert held(prefixes, 1, 2, 3, 4) == {"a": 0, "b": 2, "c": 1}
+    assert held(prefixes, 1) == {"a": 0, "b": 0, "c": 0}
+    assert held(prefixes, 9) == {}
+
+
+def test_one_that_has_started_anew_is_another_and_has_nothing() -> None:
+    prefixes = Prefixes(10)
+    prefixes.keep((1, 2), A)
+    anew = replace(A, boot_id="next")
+    assert [boot_id for _, boot_id, _ in prefixes.holders((1, 2))] == ["boot"]
+    prefixes.keep((1,), anew)
+    assert sorted(prefixes.holders((1, 2)), key=lambda row: row[2]) == [
+        (A.key, "next", 0),
+        (A.key, "boot", 1),
+    ]
+
+
+def test_one_whose_incarnation_becomes_known_is_the_same() -> None:
+    prefixes = Prefixes(10)
+    prefixes.keep((1,), replica("a", None))
+    prefixes.keep((2,), A)
+    assert list(prefixes.holders((1,))) == [(A.key, "boot", 0)]
+
+
+def test_beyond_the_limit_the_keys_unused_for_longest_are_forgotten() -> None:
+    prefixes = Prefixes(2)
+    prefixes.keep((1, 2), A)
+    prefixes.keep((1,), B)
+    prefixes.keep((3,), A)
+    assert len(prefixes) == 2
+    assert held(prefixes, 2) == {}
+    assert held(prefixes, 1) == {"a": 0, "b": 0}
+
+
+def test_of_a_long_chain_the_first_and_the_last_are_kept() -> None:
+    prefixes = Prefixes(1_000)
+    prefixes.keep(tuple(range(34)), A)
+    assert [key for key in range(34) if held(prefixes, key)] == [0, 1, *range(26, 34)]
+
+
+def test_after_very_many_starts_all_is_forgotten_and_goes_on() -> None:
+    prefixes = Prefixes(10)
+    for boot in range(_MOST_BITS + 1):
+        prefixes.keep((1,), replica("a", f"boot {boot}"))
+    assert list(prefixes.holders((1,))) == [(A.key, f"boot {_MOST_BITS}", 0)]
