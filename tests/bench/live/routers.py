@@ -126,7 +126,8 @@ ROUTERS: Final[dict[str, Start]] = {
     "smg least_requests": partial(_smg, ("power_of_two", _METRIC, "least_requests")),
     "smg expected_wait": partial(_smg, ("power_of_two", _METRIC, "expected_wait")),
     "smg least_load": partial(_smg, ("least_load",)),
-    "ours two_choices": partial(_ours, "two_choices"),
+    "ours weighted": partial(_ours, "weighted"),
+    "ours least_wait": partial(_ours, "least_wait"),
     "ours least_in_flight": partial(_ours, "least_in_flight"),
 }
 """By name. The ways of ours behind the first are for looking into it."""
