@@ -44,7 +44,7 @@ def test_behind_a_system_prompt_the_message_counts():
     homes = [home(policy, 5, text) for text in range(2, 40)]
     assert len(set(homes)) == 4
     assert homes == [home(policy, 5, text, 77) for text in range(2, 40)]
-    assert all(home(policy, 5, text) == home(policy, text) for text in range(1, 4))
+    assert [policy._first_message(request(5, text)) for text in (1, 2)] == [1, 2]
 
 
 def test_a_message_may_have_as_many_as_the_mean_and_a_quarter():

@@ -30,21 +30,23 @@ def test_the_shorter_backlog_wins():
     assert chosen(policy, request(1)) == {1}
 
 
-def test_a_cached_token_is_worth_two_in_the_queue():
+def test_a_cached_token_is_worth_one_and_a_half_in_the_queue():
     policy, cluster = made()
-    cluster.pending = {0: 199}
+    cluster.pending = {0: 149}
     cluster.cached = {0: 100}
     assert chosen(policy, request(1)) == {0}
-    cluster.pending = {0: 201}
+    cluster.pending = {0: 151}
     assert chosen(policy, request(1)) == {1}
 
 
 def test_what_is_decoded_there_counts_a_little():
     policy, cluster = made()
     cluster.held = {0: 160}
-    # A hundredth of the cache is 5 ms, which are 50 tokens.
+    # A hundredth of the cache is 20 ms, which are 200 tokens.
     assert chosen(policy, request(1)) == {1}
-    cluster.pending = {1: 51}
+    cluster.pending = {1: 199}
+    assert chosen(policy, request(1)) == {1}
+    cluster.pending = {1: 201}
     assert chosen(policy, request(1)) == {0}
 
 

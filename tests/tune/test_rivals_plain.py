@@ -45,9 +45,9 @@ def test_a_first_token_ends_nothing_and_an_end_does():
     policy.first_token(ANY, 0, 1.0)
     assert policy.in_flight(0) == 1
     policy.finished(ANY, 0, 2.0)
+    assert not policy._in_flight
     policy.finished(ANY, 0, 3.0)
     assert policy.in_flight(0) == 0
-    assert not policy._in_flight
 
 
 def test_the_fullest_of_three_is_never_one_of_two_choices():

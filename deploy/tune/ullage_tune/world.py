@@ -64,8 +64,8 @@ class Scenario:
 
     engines: tuple[Engine, ...] = (SPIKE,) * 6
     routers: int = 1
-    scrape_s: float = 1.0
-    """Who goes by `/metrics` sees them every so many seconds."""
+    scrape_s: float = 0.05
+    """Who goes by `/metrics` sees them every so many seconds: as often as llm-d's picker does."""
     noticed_s: float = 2.0
     events: tuple[Loss | Joining, ...] = ()
 

@@ -1,13 +1,13 @@
 """How long a request would wait for its first token at each candidate, and a draw by that.
 
-    wait   = (backlog + WORK · uncached) · token_s + requests · step_s + crowd
+    wait   = (backlog + WORK · uncached) · token_s + COMPANY · requests · step_s + crowd
     weight = exp(-(wait - the least wait) / temperature)
 
     backlog    prompt tokens sent there whose requests have had no first byte: this router's own,
                exactly, and of other routers' as many as their waiting requests may have
     uncached   tokens of this prompt that the replica has yet to compute (see `prefixes`)
     token_s    seconds for each of them: 1 / the snapshot's `prefill_tokens_per_s`
-    requests   in flight there: each is served in every step, of `step_s` seconds
+    requests   in flight there: each makes every step, of `step_s` seconds, a little longer
     crowd      CROWD · step_s · what the KV pool will be filled beyond `ROOM`, in shares of it
 
 What has to be computed counts more than what others have asked for already: it delays all that
@@ -31,6 +31,7 @@ from ullage_router.core.inflight import InFlight
 from ullage_shared.snapshot import Snapshot
 
 WORK: Final = 2.0
+COMPANY: Final = 0.25
 CROWD: Final = 1000.0
 ROOM: Final = 0.85
 TOKEN_S: Final = 1e-4
@@ -109,7 +110,7 @@ def wait_s(
     if others > 0:
         backlog += others * load.mean_tokens
     wait = (backlog + WORK * uncached) * token_s
-    wait += (own if own > pace.requests else pace.requests) * step_s
+    wait += COMPANY * step_s * (own if own > pace.requests else pace.requests)
     if pace.pool_tokens:
         over = pace.used + (backlog + uncached) / pace.pool_tokens - ROOM
         if over > 0.0:

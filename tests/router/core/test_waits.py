@@ -16,6 +16,7 @@ from ullage_router.core.policy import AffinityPolicy, Policy, Way
 from ullage_router.core.prefixes import Prefixes
 from ullage_router.core.rules import Rules
 from ullage_router.core.waits import (
+    COMPANY,
     CROWD,
     LEAST_UNCACHED,
     ROOM,
@@ -85,14 +86,14 @@ def test_the_formula() -> None:
     load.hold(A, tokens=1_000)
     pace = Pace(token_s=2e-3, step_s=0.05, requests=3, used=0.5, pool_tokens=10_000)
     assert wait_s(A, pace, TYPICAL, load, 100) == pytest.approx(
-        (1_000 + WORK * 100) * 2e-3 + 3 * 0.05
+        (1_000 + WORK * 100) * 2e-3 + COMPANY * 3 * 0.05
     )
 
 
 def test_speeds_that_are_not_known_are_the_typical_ones() -> None:
     load = InFlight()
     load.hold(A, tokens=50)
-    assert wait_s(A, UNKNOWN, TYPICAL, load, 0) == pytest.approx(50 * 1e-3 + 1 * 0.01)
+    assert wait_s(A, UNKNOWN, TYPICAL, load, 0) == pytest.approx(50 * 1e-3 + COMPANY * 0.01)
 
 
 def test_the_larger_of_own_and_told_requests_counts() -> None:
@@ -100,7 +101,7 @@ def test_the_larger_of_own_and_told_requests_counts() -> None:
     for _ in range(5):
         load.hold(A)
     waits = [wait_s(A, Pace(requests=n), TYPICAL, load, 0) for n in (0, 5, 6)]
-    assert waits == pytest.approx([0.05, 0.05, 0.06])
+    assert waits == pytest.approx([COMPANY * n * 0.01 for n in (5, 5, 6)])
 
 
 def test_requests_of_others_that_wait_have_the_usual_prompt() -> None:
@@ -114,9 +115,9 @@ def test_own_requests_that_wait_are_not_counted_twice() -> None:
     load = InFlight()
     holds = [load.hold(A, tokens=100) for _ in range(2)]
     load.mean_tokens = 400.0
-    assert wait_s(A, Pace(waiting=2), TYPICAL, load, 0) == pytest.approx(0.2 + 2 * 0.01)
+    assert wait_s(A, Pace(waiting=2), TYPICAL, load, 0) == pytest.approx(0.2 + COMPANY * 2 * 0.01)
     holds[0].begun()
-    assert wait_s(A, Pace(waiting=1), TYPICAL, load, 0) == pytest.approx(0.1 + 2 * 0.01)
+    assert wait_s(A, Pace(waiting=1), TYPICAL, load, 0) == pytest.approx(0.1 + COMPANY * 2 * 0.01)
 
 
 def test_a_pool_that_will_be_crowded_costs() -> None:
@@ -124,7 +125,7 @@ def test_a_pool_that_will_be_crowded_costs() -> None:
     load.hold(A, tokens=1_000)
     pace = Pace(requests=0, used=ROOM, pool_tokens=10_000)
     over = (1_000 + 500) / 10_000
-    plain = (1_000 + WORK * 500) * 1e-3 + 0.01
+    plain = (1_000 + WORK * 500) * 1e-3 + COMPANY * 0.01
     assert wait_s(A, pace, TYPICAL, load, 500) == pytest.approx(plain + CROWD * 0.01 * over)
     empty = Pace(used=ROOM - over, pool_tokens=10_000)
     assert wait_s(A, empty, TYPICAL, load, 500) == pytest.approx(plain)

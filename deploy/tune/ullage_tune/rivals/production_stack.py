@@ -5,7 +5,8 @@
         candidates ∩= those that were sent this prefix;  stop before they would be none
     one of the candidates at random, which from now on was sent this prompt
 
-No load is looked at, and nothing is ever forgotten.
+No load is looked at, and nothing is ever forgotten: if all prompts begin alike, one replica gets
+them all.
 
 Source: vllm-project/production-stack, src/vllm_router/routers/routing_logic.py (008a23bd,
 PrefixAwareRouter), src/vllm_router/prefix/hashtrie.py (35e4ad37).
