@@ -5,6 +5,9 @@ PYTHON ?= python3
 PORT_BASE ?= 18800
 KEEP ?=
 FUZZ_SECONDS ?= 300
+LAB ?= --workload mooncake-like --workload azure-like --workload chat --load 0.5,0.7 \
+	--policy ullage --policy ullage_least_wait --policy least_in_flight --policy dynamo --policy llm_d \
+	--policy omniscient --requests 600 --report .build/lab
 
 BIN := .venv/bin
 SOURCES := $(shell find sidecar router shared deploy/tune -name '*.py') pyproject.toml README.md LICENSE
@@ -18,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs fuzz env env-tune env-vllm system bench-ask bench-decide bench-fresh bench-live bench-proxy bench-push bench-record bench-sidecar bench-speeds bench-vllm conformance long soak versions clean
+.PHONY: help demo test check lint docs fuzz env env-tune env-vllm system bench-ask bench-decide bench-fresh bench-live bench-proxy bench-push bench-record bench-sidecar bench-speeds bench-vllm conformance lab long soak versions clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -27,12 +30,15 @@ demo: env env-vllm ## two real vLLM servers, a sidecar, a router, real requests 
 	PYTHONPATH=deploy $(BIN)/python -m demo --venv $(VLLM) --model $(MODEL) \
 		--port-base $(PORT_BASE) $(if $(KEEP),--keep)
 
-test: lint env-vllm system ## every test but the long ones (under 20 minutes)
+test: lint env-tune system ## every test but the long ones (under 20 minutes)
 	@failed=0; \
 	$(BIN)/pytest -m "not vllm and not slow and not long" -n 2 || failed=1; \
 	$(BIN)/pytest -m "not vllm and slow and not long" || failed=1; \
 	$(BIN)/pytest -m "vllm and not long" -n 2 --dist loadfile || failed=1; \
 	exit $$failed
+
+lab: env-tune ## routing policies against each other on vLLM's own scheduler, in virtual time (30 minutes)
+	$(VLLM)/bin/python -m ullage_tune run $(LAB)
 
 long: env env-vllm ## real vLLM at half speed is told apart; ranks that restart (10 minutes)
 	$(BIN)/pytest -m long

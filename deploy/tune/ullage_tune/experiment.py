@@ -6,7 +6,6 @@ to the last. It is measured for each draw and each number of replicas: what can 
 the prompts and on what they share.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
@@ -57,7 +56,6 @@ def run(plan: Plan, tasks: Sequence[Task]) -> Iterator[Measured]:
     """Make them, and give each as it is done."""
     context = get_context("forkserver")  # One import of vLLM for all.
     context.set_forkserver_preload(["ullage_tune.twin"])
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     named = {_called(name): name for name in plan.workloads}
     pool = ProcessPoolExecutor(plan.jobs, context)
     try:

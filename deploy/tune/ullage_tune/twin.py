@@ -4,9 +4,18 @@
 that the GPU would have sampled, and says what has come of it. In between nothing is known.
 """
 
+import json
 import os
 from functools import cache
-from typing import Any, NamedTuple
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NamedTuple
+
+# Before vLLM is imported: it looks for hardware, and for models elsewhere.
+os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 from vllm.engine.arg_utils import EngineArgs
@@ -20,10 +29,20 @@ from vllm.v1.structured_output import StructuredOutputManager
 from ullage_tune.blocks import Prepared
 from ullage_tune.gpu import Engine
 
-_SAMPLED = [7]
-_NOTHING: list[int] = []
-MODEL = "ULLAGE_TINY_MODEL"
-"""Environment variable: the folder of any small model; only its configuration is read."""
+_SAMPLED: Final = [7]
+_NOTHING: Final[list[int]] = []
+_MODEL: Final = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 1024,
+    "dtype": "bfloat16",
+}
+"""vLLM wants to know of some model; of this one nothing is ever computed."""
 
 
 class Iteration(NamedTuple):
@@ -165,17 +184,20 @@ class Twin:
 
 @cache
 def _config(max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> Any:
-    args = EngineArgs(
-        model=os.environ[MODEL],
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_model_len=max_model_len,
-        hf_overrides={"max_position_embeddings": max_model_len},
-        enforce_eager=True,
-        async_scheduling=False,
-        enable_prefix_caching=True,
-    )
-    return args.create_engine_config()
+    with TemporaryDirectory() as folder:
+        model = _MODEL | {"max_position_embeddings": max_model_len}
+        Path(folder, "config.json").write_text(json.dumps(model))
+        args = EngineArgs(
+            model=folder,
+            skip_tokenizer_init=True,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_model_len=max_model_len,
+            enforce_eager=True,
+            async_scheduling=False,
+            enable_prefix_caching=True,
+        )
+        return args.create_engine_config()
 
 
 def _scheduler(engine: Engine) -> Scheduler:
