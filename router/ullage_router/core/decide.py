@@ -193,7 +193,7 @@ def _least_wait(
         wait_s(seat.replica.key, seat.pace, typical, odds.field.load, left)
         for seat, left in zip(seats, uncached, strict=True)
     ]
-    weights = weights_of(waits, rules.choose.temperature_s)
+    weights = weights_of(waits, rules.choose.temperature * typical.step_s)
     if odds.returning:
         kept = [
             weight if seat.share >= 1.0 or rng.random() < seat.share else 0.0

@@ -1,7 +1,7 @@
 """How long a request would wait for its first token at each candidate, and a draw by that.
 
     wait   = (backlog + WORK · uncached) · token_s + COMPANY · requests · step_s + crowd
-    weight = exp(-(wait - the least wait) / temperature)
+    weight = exp(-(wait - the least wait) / (temperature · the typical step_s))
 
     backlog    prompt tokens sent there whose requests have had no first byte: this router's own,
                exactly, and of other routers' as many as their waiting requests may have
@@ -30,7 +30,7 @@ import msgspec
 from ullage_router.core.inflight import InFlight
 from ullage_shared.snapshot import Snapshot
 
-WORK: Final = 2.0
+WORK: Final = 3.0
 COMPANY: Final = 0.25
 CROWD: Final = 1000.0
 ROOM: Final = 0.85

@@ -35,7 +35,7 @@ from ullage_router.core.waits import (
 
 A, B, C = "http://a:8000", "http://b:8000", "http://c:8000"
 TYPICAL = Typical(1e-3, 0.01)
-RULES = Rules(choose=Policy(way=Way.LEAST_WAIT, temperature_s=0.0))
+RULES = Rules(choose=Policy(way=Way.LEAST_WAIT, temperature=0.0))
 
 
 def decided(
@@ -170,7 +170,7 @@ def test_a_faster_replica_is_given_more_before_it_is_passed_over() -> None:
     )
     fleet, load = hear(fleet_of([]), "http://sidecar:9400", said, 0.0)[0], InFlight()
     need = Need(prompt_tokens=1_000)
-    load.hold(A, tokens=1_900)
+    load.hold(A, tokens=2_900)
     assert at(decided(fleet, need, load)) == A
     load.hold(A, tokens=200)
     assert at(decided(fleet, need, load)) == B
@@ -242,7 +242,7 @@ def test_a_full_replica_is_not_chosen_however_little_it_has_to_do() -> None:
 def test_what_was_expected_is_told() -> None:
     fleet, load = fleet_with({A: 0.9, B: 0.9}), InFlight()
     load.hold(A, tokens=500)
-    rules = RULES._replace(choose=Policy(way=Way.LEAST_WAIT, temperature_s=10.0))
+    rules = RULES._replace(choose=Policy(way=Way.LEAST_WAIT, temperature=500.0))
     decision = decided(fleet, NEED, load, kept(A), rules)
     rows = {row.replica: row for row in candidates(decision)}
     assert [rows[name].uncached_tokens for name in ("a:8000", "b:8000")] == [200, 1_000]
