@@ -1,6 +1,6 @@
 """What a decision costs, by the number of replicas and by what is known of the request's keys.
 
-    .venv/bin/python tests/bench/bench_decide.py [--way weighted] [--seconds 0.4] [--rounds 3] [--strict]
+    .venv/bin/python tests/bench/bench_decide.py [--way weighted] [--seconds 0.4] [--rounds 3]
 
 Everything is on: scores by size, trends, a returning replica, affinity, hot keys, requests in
 flight. In µs of CPU time, so that a busy machine does not count, of decisions that are timed one by

@@ -18,17 +18,20 @@ A replica whose speeds are not known yet is taken for a typical one: the median 
 known, or else `TOKEN_S` and `STEP_S`. Where nothing is known of any, this is the least backlog.
 """
 
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, islice
 from math import exp
 from random import Random
 from statistics import median
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from ullage_router.core.inflight import InFlight
 from ullage_shared.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from ullage_router.core.lineup import Seat
 
 WORK: Final = 3.0
 COMPANY: Final = 0.25
@@ -95,27 +98,79 @@ def typical_of(paces: Sequence[Pace]) -> Typical:
     )
 
 
-def wait_s(
-    key: str,
-    pace: Pace,
-    typical: Typical,
-    load: InFlight,
-    uncached: int,
-) -> float:
-    """For a request with so many uncached tokens at the replica `key`."""
+class Row(NamedTuple):
+    """One candidate's wait, but for what a request adds to it."""
+
+    wait_s: float
+    """Of a request with nothing to compute, crowd aside."""
+    token_s: float
+    """What each of its uncached tokens adds."""
+    over: float
+    """How much of the KV pool will be filled beyond `ROOM`: a share; below 0: none."""
+    token_share: float
+    """Of the pool, that each of its uncached tokens fills; 0: unknown."""
+    crowd_s: float
+    """What the whole pool filled once more would add."""
+
+    def with_tokens(self, uncached: int) -> float:
+        """The wait of a request with so many uncached tokens, in seconds."""
+        wait_s, token_s, over, token_share, crowd_s = self
+        wait_s += uncached * token_s
+        over += uncached * token_share
+        return wait_s + over * crowd_s if over > 0.0 else wait_s
+
+
+def row_of(key: str, pace: Pace, typical: Typical, load: InFlight) -> Row:
+    """How the replica `key` stands now."""
     token_s = pace.token_s or typical.token_s
     step_s = pace.step_s or typical.step_s
-    backlog, own = load.pending.get(key, 0.0), load.by_replica.get(key, 0)
+    backlog, own = float(load.pending.get(key, 0)), load.by_replica.get(key, 0)
     others = pace.waiting - load.unbegun.get(key, 0)
     if others > 0:
         backlog += others * load.mean_tokens
-    wait = (backlog + WORK * uncached) * token_s
-    wait += COMPANY * step_s * (own if own > pace.requests else pace.requests)
-    if pace.pool_tokens:
-        over = pace.used + (backlog + uncached) / pace.pool_tokens - ROOM
-        if over > 0.0:
-            wait += CROWD * step_s * over
-    return wait
+    share = 1.0 / pace.pool_tokens if pace.pool_tokens else 0.0
+    return Row(
+        backlog * token_s + COMPANY * step_s * max(own, pace.requests),
+        WORK * token_s,
+        pace.used + backlog * share - ROOM if share else -1.0,
+        share,
+        CROWD * step_s,
+    )
+
+
+class Expected:
+    """The rows of those that may be chosen, kept up with what this router sends them.
+
+    Rule: a change of one replica's requests costs one row, whatever the size of the fleet.
+    """
+
+    __slots__ = ("_load", "_place", "_seats", "_seen", "rows", "typical")
+
+    def __init__(self, seats: Sequence["Seat"], place: Mapping[str, int], load: InFlight) -> None:
+        self._seats = seats
+        self._place = place
+        self._load = load
+        self._seen = load.changed
+        self.typical = typical_of([seat.pace for seat in seats])
+        self.rows = [self._row(seat) for seat in seats]
+
+    def catch_up(self) -> None:
+        """Take in what has been sent, begun and ended since the last look."""
+        load = self._load
+        new = load.changed - self._seen
+        if not new:
+            return
+        self._seen = load.changed
+        if new > len(load.changes) or new > len(self._seats):
+            self.rows = [self._row(seat) for seat in self._seats]
+            return
+        for key in {*islice(reversed(load.changes), new)}:
+            place = self._place.get(key)
+            if place is not None:
+                self.rows[place] = self._row(self._seats[place])
+
+    def _row(self, seat: "Seat") -> Row:
+        return row_of(seat.replica.key, seat.pace, self.typical, self._load)
 
 
 def weights_of(waits: Sequence[float], temperature_s: float) -> list[float]:
