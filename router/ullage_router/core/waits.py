@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from ullage_router.core.inflight import InFlight
+from ullage_router.core.prefixes import Prefixes
 from ullage_shared.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -112,12 +113,17 @@ class Row(NamedTuple):
     crowd_s: float
     """What the whole pool filled once more would add."""
 
-    def with_tokens(self, uncached: int) -> float:
-        """The wait of a request with so many uncached tokens, in seconds."""
-        wait_s, token_s, over, token_share, crowd_s = self
-        wait_s += uncached * token_s
-        over += uncached * token_share
-        return wait_s + over * crowd_s if over > 0.0 else wait_s
+
+def waits_of(rows: Sequence[Row], uncached: Sequence[int]) -> list[float]:
+    """The wait at each, in seconds, of a request with so many uncached tokens there."""
+    return [
+        wait_s + tokens * token_s
+        if (filled := over + tokens * token_share) <= 0.0
+        else wait_s + tokens * token_s + filled * crowd_s
+        for (wait_s, token_s, over, token_share, crowd_s), tokens in zip(
+            rows, uncached, strict=True
+        )
+    ]
 
 
 def row_of(key: str, pace: Pace, typical: Typical, load: InFlight) -> Row:
@@ -144,7 +150,7 @@ class Expected:
     Rule: a change of one replica's requests costs one row, whatever the size of the fleet.
     """
 
-    __slots__ = ("_load", "_place", "_seats", "_seen", "rows", "typical")
+    __slots__ = ("_bits", "_given", "_load", "_place", "_seats", "_seen", "rows", "typical")
 
     def __init__(self, seats: Sequence["Seat"], place: Mapping[str, int], load: InFlight) -> None:
         self._seats = seats
@@ -153,6 +159,21 @@ class Expected:
         self._seen = load.changed
         self.typical = typical_of([seat.pace for seat in seats])
         self.rows = [self._row(seat) for seat in seats]
+        self._bits: list[int] = []
+        self._given = -1
+
+    def uncached(
+        self, tokens: int, keys: Sequence[int], shares: Sequence[float], prefixes: Prefixes
+    ) -> list[int]:
+        """Of a prompt with so many tokens, about how many each has yet to compute."""
+        if self._given != prefixes.given:
+            self._given = prefixes.given
+            self._bits = prefixes.bits(seat.replica for seat in self._seats)
+        left = [tokens] * len(self._bits)
+        for holders, level in prefixes.found(keys):
+            rest = max(tokens - int(tokens * shares[level]), LEAST_UNCACHED)
+            left = [rest if holders & bit else n for bit, n in zip(self._bits, left, strict=True)]
+        return left
 
     def catch_up(self) -> None:
         """Take in what has been sent, begun and ended since the last look."""

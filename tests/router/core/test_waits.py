@@ -32,6 +32,7 @@ from ullage_router.core.waits import (
     pace_of,
     row_of,
     typical_of,
+    waits_of,
     weights_of,
 )
 from ullage_shared.snapshot import RequestClass
@@ -60,7 +61,7 @@ def at(decision: Decision) -> str:
 
 
 def waits(key: str, pace: Pace, load: InFlight, uncached: int) -> float:
-    return row_of(key, pace, TYPICAL, load).with_tokens(uncached)
+    return waits_of([row_of(key, pace, TYPICAL, load)], [uncached])[0]
 
 
 # What a snapshot says
