@@ -256,22 +256,27 @@ class Node:
     def published(self, now_s: float, wall_s: float) -> Published:
         """The document of now, or the last one if that is younger than `RENDER_EVERY_S`."""
         latest = self.publisher.latest(now_s)
-        return latest or self.publisher.render(self.assessed(now_s), now_s, wall_s)
+        return latest or self.publisher.render(self._in_order(now_s), now_s, wall_s)
 
     def moved(self, since: Published) -> bool:
         """Do the engines say anything that those who have this document should know at once?"""
         self._fold()
-        engines, marks = self._engines, since.marks
-        return engines.keys() != marks.keys() or any(
-            moved(then, engines[key]) for key, then in marks.items()
+        engines, judged = self._engines, since.judged
+        return engines.keys() != judged.keys() or any(
+            moved(then.engine, engines[key]) for key, then in judged.items()
         )
 
     def assessed(self, now_s: float) -> Iterator[tuple[Engine, Assessment]]:
-        """Every engine and its judgement, by place in the configuration, then by rank."""
+        """Every engine and its judgement."""
+        for engine in self._in_order(now_s):
+            yield engine, assess(engine, self.config, now_s)
+
+    def _in_order(self, now_s: float) -> list[Engine]:
+        """Every engine as it is now, by place in the configuration, then by rank."""
         self._notice_absence(now_s)
         self._settle()
-        for key in sorted(self._engines, key=lambda key: (self._places[key[0]], key[1])):
-            yield self._engines[key], assess(self._engines[key], self.config, now_s)
+        keys = sorted(self._engines, key=lambda key: (self._places[key[0]], key[1]))
+        return [self._engines[key] for key in keys]
 
     def _settle(self) -> None:
         """Be up to date."""
