@@ -157,9 +157,10 @@ class Watchers:
                 else:
                     await _send(request, response, now.body + b"\n")
                     self._counts.documents += 1
-                last = now
-                await asyncio.sleep(RENDER_EVERY_S)
+                last, sent_s = now, loop.time()
                 await woken.wait()
+                if (early_s := sent_s + RENDER_EVERY_S - loop.time()) > 0.0:
+                    await asyncio.sleep(early_s)
             except TimeoutError:
                 self._cut_off(request)
                 return
