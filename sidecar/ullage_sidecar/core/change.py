@@ -7,7 +7,8 @@
     any step from known to unknown or back; another incarnation, health, warm-up or wish of
     the operator
 
-It is asked at every step of every engine, so it compares the raw values: no mean, no judgement.
+It is asked at every step of every engine, so it compares the raw values: no mean, no judgement, and
+of a step that has only come (`may_move`) not even what it makes of the engine.
 What time alone changes (a ramp that ends, a silence, a hang), and what smoothing brings later, is
 told by those who tell something at intervals anyway.
 """
@@ -16,6 +17,7 @@ from typing import Final
 
 from ullage_sidecar.core.engine import Engine
 from ullage_sidecar.core.health import Health
+from ullage_sidecar.core.reading import Reading
 
 RUNNING_SHARE: Final = 0.05
 WAITING_SHARE: Final = 0.25
@@ -32,6 +34,15 @@ def moved(then: Engine, now: Engine) -> bool:
         or (then.drain is None) != (now.drain is None)
         or _boot_id(then) != _boot_id(now)
     )
+
+
+def may_move(then: Engine, step: Reading) -> bool:
+    """May an engine that had not moved since `then` have done so with this step?
+
+    False: it has not, whichever of its senders made the step, and whatever else they told.
+    """
+    free = None if step.kv_usage is None else 1.0 - step.kv_usage
+    return not then.health.answered or _gauges_moved(then, step.running, step.waiting, free)
 
 
 def has_only_stepped(then: Engine, now: Engine) -> bool:

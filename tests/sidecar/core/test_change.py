@@ -4,10 +4,12 @@ import timeit
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ullage_sidecar.core.change import has_only_stepped, moved
+from ullage_sidecar.core.change import has_only_stepped, may_move, moved
 from ullage_sidecar.core.engine import Drain, Engine, Undrain
-from ullage_sidecar.core.fold import fold
+from ullage_sidecar.core.fold import fold, fold_steps
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import Hello, Reading
 from ullage_sidecar.core.settings import Settings
@@ -112,6 +114,59 @@ def test_what_repeats_itself_is_not_told():
         assert not moved(engine, fold(engine, event, T + 5.0))
     down = fold(engine, Probe("refused"), T)
     assert not moved(down, fold(down, Probe("refused"), T + 1.0))
+
+
+@pytest.mark.parametrize(
+    ("gauges", "told"),
+    [
+        ({}, False),
+        ({"running": 112}, False),
+        ({"running": 113}, True),
+        ({"running": None}, True),
+        ({"waiting": 1}, True),
+        ({"kv_usage": 0.519}, False),
+        ({"kv_usage": 0.521}, True),
+        ({"kv_usage": None}, True),
+    ],
+)
+def test_of_a_step_that_has_only_come_it_is_known_whether_it_may_be_told(gauges, told):
+    engine = stepped(heard())
+    step = Reading(1, 2, T + 2.0, **{"running": 100, "waiting": 0, "kv_usage": 0.5} | gauges)
+    assert may_move(engine, step) is told
+
+
+def test_the_first_step_of_an_engine_that_has_not_answered_yet_may_be_told():
+    unanswered = Engine("vllm", 0, T, Signals.of(Settings()))
+    assert may_move(fold(unanswered, HELLO, T), Reading(1, 1, T, None, None, None))
+
+
+some_steps = st.lists(
+    st.builds(
+        Reading,
+        sender=st.integers(1, 3),
+        seq=st.integers(0, 9),
+        at_s=st.floats(T - 5.0, T + 5.0),
+        running=st.none() | st.integers(85, 115),
+        waiting=st.none() | st.integers(0, 2),
+        kv_usage=st.none() | st.floats(0.47, 0.53),
+    ),
+    max_size=9,
+)
+
+
+@given(some_steps, some_steps, some_steps, st.floats(T, T + 9.0))
+def test_steps_none_of_which_may_be_told_do_not_move_an_engine(before, first, later, now_s):
+    then = fold(heard(), replace(HELLO, sender=2), T)
+    for step in before:
+        then = fold(then, step, T)
+    engine = then
+    for steps in (first, later):
+        for sender in (1, 2, 3):
+            said = [step for step in steps if step.sender == sender]
+            said = [step for step in said if not may_move(then, step)]
+            engine = fold_steps(engine, said, now_s)
+    assert not moved(then, engine)
+    assert has_only_stepped(then, engine)
 
 
 @pytest.mark.parametrize("ask", [moved, has_only_stepped])
