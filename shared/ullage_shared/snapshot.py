@@ -129,8 +129,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     seq: Count
     """Grows whenever anything but ages changes, over restarts of the sidecar too."""
     age_s: Seconds
-    """How old this judgement was when it was sent: 0 from the sidecar that makes it, more from an
-    aggregator that passes it on. The age of the engine's own word has gone into the judgement."""
+    """How old this judgement was when it was sent: 0.1 at most from the sidecar that makes it, more
+    from an aggregator that passes it on. The age of the engine's own word has gone into it."""
     ts: float
     """Wall clock of the node, Unix seconds, for people."""
     scores: Scores = {}

@@ -16,7 +16,7 @@ from ullage_shared.log import Seldom, line
 from ullage_sidecar.channel import DatagramError, decode_all
 from ullage_sidecar.config import Config
 from ullage_sidecar.core.assess import Assessment, assess
-from ullage_sidecar.core.change import moved
+from ullage_sidecar.core.change import may_move, moved
 from ullage_sidecar.core.engine import Drain, Engine, Undrain, Unread, Woken
 from ullage_sidecar.core.fold import SILENT_AFTER_S, fold, fold_steps, forgotten
 from ullage_sidecar.core.health import Probe
@@ -42,6 +42,8 @@ _log = logging.getLogger("ullage.sidecar")
 
 Key = tuple[str, int]
 """An engine: its server's name and its index."""
+Heard = Hello | Reading | DatagramError
+"""What a datagram holds."""
 
 
 @dataclass(slots=True)
@@ -74,6 +76,9 @@ class Node:
         self.publisher = Publisher(config)
         self.tell: Callable[[], None] | None = None
         """Called whenever something has come in that may be a change. May be set at any time."""
+        self.shown: Published | None = None
+        """The document that those who are told have: steps that leave all in it as good as it was
+        are not told. `None`: everything is."""
         self.fetch: Callable[[], None] | None = None
         """Has us hear what lies unheard. Not asked while `tell` is set: then nothing lies long."""
         self._since_s = now_s
@@ -84,7 +89,7 @@ class Node:
         self._sizes: dict[str, int] = {}
         """How many ranks each server has named in its last hello, of whichever rank."""
         self._speakers: dict[int, Key] = {}
-        self._heard: list[tuple[bytes, float]] = []
+        self._heard: list[tuple[tuple[Heard, ...], float]] = []
         self._heard_bytes = 0
         self._pulse_s = inf  # Who has no pulse cannot miss one.
         self._away = Seldom()
@@ -115,11 +120,25 @@ class Node:
 
         They are folded with others of their batch, at the latest before anybody looks.
         """
-        self._heard.append((datagrams, now_s))
+        events = tuple(decode_all(datagrams))
+        self._heard.append((events, now_s))
         self._heard_bytes += len(datagrams)
         if self._heard_bytes >= BATCH_BYTES:
             self._fold()
-        self._tell()
+        if self.tell is not None and self._may_move(events):
+            self.tell()
+
+    def _may_move(self, events: Sequence[Heard]) -> bool:
+        """May they change what is shown? Nothing is folded to find that out."""
+        judged = self.shown.judged if self.shown else {}
+        for event in events:
+            if not isinstance(event, Reading):
+                return True
+            key = self._speakers.get(event.sender)
+            then = judged.get(key) if key else None
+            if then is None or may_move(then.engine, event):
+                return True
+        return False
 
     def plugin_speaks(self, name: str, now_s: float) -> bool:
         """Was the plugin of a server heard lately, or may it still be heard for the first time?"""
@@ -256,22 +275,27 @@ class Node:
     def published(self, now_s: float, wall_s: float) -> Published:
         """The document of now, or the last one if that is younger than `RENDER_EVERY_S`."""
         latest = self.publisher.latest(now_s)
-        return latest or self.publisher.render(self.assessed(now_s), now_s, wall_s)
+        return latest or self.publisher.render(self._in_order(now_s), now_s, wall_s)
 
     def moved(self, since: Published) -> bool:
         """Do the engines say anything that those who have this document should know at once?"""
         self._fold()
-        engines, marks = self._engines, since.marks
-        return engines.keys() != marks.keys() or any(
-            moved(then, engines[key]) for key, then in marks.items()
+        engines, judged = self._engines, since.judged
+        return engines.keys() != judged.keys() or any(
+            moved(then.engine, engines[key]) for key, then in judged.items()
         )
 
     def assessed(self, now_s: float) -> Iterator[tuple[Engine, Assessment]]:
-        """Every engine and its judgement, by place in the configuration, then by rank."""
+        """Every engine and its judgement."""
+        for engine in self._in_order(now_s):
+            yield engine, assess(engine, self.config, now_s)
+
+    def _in_order(self, now_s: float) -> list[Engine]:
+        """Every engine as it is now, by place in the configuration, then by rank."""
         self._notice_absence(now_s)
         self._settle()
-        for key in sorted(self._engines, key=lambda key: (self._places[key[0]], key[1])):
-            yield self._engines[key], assess(self._engines[key], self.config, now_s)
+        keys = sorted(self._engines, key=lambda key: (self._places[key[0]], key[1]))
+        return [self._engines[key] for key in keys]
 
     def _settle(self) -> None:
         """Be up to date."""
@@ -282,12 +306,12 @@ class Node:
     def _fold(self) -> None:
         """Fold what was heard, in order, each as of its arrival."""
         heard, self._heard, self._heard_bytes = self._heard, [], 0
-        for datagrams, now_s in heard:
-            for sender, events in groupby(decode_all(datagrams), _teller):
+        for events, now_s in heard:
+            for sender, said in groupby(events, _teller):
                 if sender is not None:
-                    self._hear_readings([e for e in events if isinstance(e, Reading)], now_s)
+                    self._hear_readings([e for e in said if isinstance(e, Reading)], now_s)
                     continue
-                for event in events:
+                for event in said:
                     if isinstance(event, Hello):
                         self._hear_hello(event, now_s)
                     elif isinstance(event, DatagramError):
@@ -355,6 +379,6 @@ class Node:
             _log.info(line("source", engine=label(now), was=was or "-", now=source))
 
 
-def _teller(event: Hello | Reading | DatagramError) -> int | None:
+def _teller(event: Heard) -> int | None:
     """Whose step it is; `None`: it is none."""
     return event.sender if isinstance(event, Reading) else None

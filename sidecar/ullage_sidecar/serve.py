@@ -1,6 +1,7 @@
 """The running sidecar: sockets and timers wired to one node, until it is told to stop."""
 
 import asyncio
+import gc
 import logging
 import secrets
 import signal
@@ -69,10 +70,18 @@ async def serve(config: Config) -> None:
                 chores += [_watch(node, client, entry, scrapers) for entry in config.engine]
                 chores += [scraper.run(pages) for scraper in scrapers.values()]
                 tasks = [group.create_task(chore) for chore in chores]
+                _keep_for_good()
                 await stop.wait()
                 for task in tasks:
                     task.cancel()
     _log.info(log.line("stopped"))
+
+
+def _keep_for_good() -> None:
+    """What the start has made lives as long as this process. The collector need not go through it
+    again and again: that takes longer than a change may take to be pushed."""
+    gc.collect()
+    gc.freeze()
 
 
 Scrapers = Mapping[str, scrape.Scraper]

@@ -9,8 +9,8 @@ Rules
   line is in our hands, and little of it in the kernel's.
 * Who has not taken a line within `STALLED_S` is cut off.
 * However many watch, a document is rendered once for all of them.
-* The engines are looked at after something has come in, and no more often than `LOOK_EVERY_S`;
-  while nobody watches, not at all.
+* The engines are looked at after something has come in that may be a change, and no more often
+  than `LOOK_EVERY_S`; while nobody watches, not at all.
 """
 
 import asyncio
@@ -85,8 +85,6 @@ class Watchers:
         self._wall = wall
         self._watchers: dict[asyncio.Event, asyncio.WriteTransport] = {}
         """Each with what wakes it."""
-        self._told: Published | None = None
-        """What a change is a change from."""
         self._looked_s = 0.0
         self._look: asyncio.TimerHandle | None = None
         self._closed = False
@@ -134,7 +132,7 @@ class Watchers:
             del self._watchers[woken]
             self._counts.now = len(self._watchers)
             if not self._watchers:
-                self._node.tell = self._told = None
+                self._node.tell = self._node.shown = None
 
     async def _stream(
         self,
@@ -150,16 +148,19 @@ class Watchers:
             timer = loop.call_later(interval, woken.set)
             try:
                 now = self._node.published(self._clock(), self._wall())
-                self._told = self._told or now
+                if self._node.shown is None:
+                    self._node.shown = now
+                    self._look_soon()  # It may have been rendered before something came in.
                 if last is not None and now.seq == last.seq:
                     await _send(request, response, b"\n")
                     self._counts.unchanged += 1
                 else:
                     await _send(request, response, now.body + b"\n")
                     self._counts.documents += 1
-                last = now
-                await asyncio.sleep(RENDER_EVERY_S)
+                last, sent_s = now, loop.time()
                 await woken.wait()
+                if (early_s := sent_s + RENDER_EVERY_S - loop.time()) > 0.0:
+                    await asyncio.sleep(early_s)
             except TimeoutError:
                 self._cut_off(request)
                 return
@@ -187,14 +188,14 @@ class Watchers:
     def _look_now(self) -> None:
         self._look = None
         self._looked_s = now_s = self._clock()
-        told = self._told
-        if told is None or not self._node.moved(told):
+        shown = self._node.shown
+        if shown is None or not self._node.moved(shown):
             return
         published = self._node.published(now_s, self._wall())
         if self._node.moved(published):  # It was rendered before this came in.
             self._look_at(published.at_s + RENDER_EVERY_S)
             return
-        self._told = published
+        self._node.shown = published
         for woken in self._watchers:
             woken.set()
 

@@ -1,6 +1,6 @@
 """What a decision costs, by the number of replicas and by what is known of the request's keys.
 
-    .venv/bin/python tests/bench/bench_decide.py [--seconds 0.4] [--rounds 3] [--strict]
+    .venv/bin/python tests/bench/bench_decide.py [--way weighted] [--seconds 0.4] [--rounds 3]
 
 Everything is on: scores by size, trends, a returning replica, affinity, hot keys, requests in
 flight. In µs of CPU time, so that a busy machine does not count, of decisions that are timed one by
@@ -37,11 +37,13 @@ import msgspec
 
 from ullage_router.core.affinity import RATE_S, Memory, Move
 from ullage_router.core.breaker import BreakerPolicy, Event, after
-from ullage_router.core.decide import Decision, choose
+from ullage_router.core.decide import Decision, Need, choose
 from ullage_router.core.fleet import Fleet, Replica, fleet_of, hear, with_breaker
 from ullage_router.core.inflight import Hold, InFlight, share_of
 from ullage_router.core.lineup import line_up, seed_of
 from ullage_router.core.odds import Odds
+from ullage_router.core.policy import Policy, Way
+from ullage_router.core.prefixes import Prefixes
 from ullage_router.core.rules import Rules
 from ullage_shared.snapshot import SCHEMA, Document, RequestClass, Scores, Snapshot, State
 
@@ -51,6 +53,7 @@ RULES: Final = Rules()
 SIZE: Final = RequestClass.SHORT
 IN_FLIGHT: Final = 4
 """Per replica."""
+PROMPT_TOKENS: Final = 200
 TALKS: Final = 10_000
 TURN: Final = 6
 """Keys of a conversation that goes on: the system prompt, and a few turns."""
@@ -127,8 +130,10 @@ def again(replica: Replica) -> Replica:
 class Router:
     """What a router's process keeps for choosing, with some requests in flight."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, way: Way) -> None:
         self.rng = Random(1)
+        self.rules = RULES._replace(choose=Policy(way=way))
+        self.prefixes = Prefixes(10 * TALKS)
         self.now_s = 1.5
         self.fleet = fleet_with(count, self.rng)
         self.replicas = list(self.fleet.replicas)
@@ -138,6 +143,7 @@ class Router:
         for talk in range(TALKS):
             home = self.rng.choice(self.replicas)
             self.memory.keep(chain_of(talk)[:-1], None, home, Move.STAY, self.now_s)
+            self.prefixes.keep(chain_of(talk)[:-1], self.fleet.replicas[home])
         self.memory.keep((HOT,), None, self.replicas[0], Move.STAY, self.now_s)
         for _ in range(IN_FLIGHT * count):
             self.hold(self.rng.choice(self.replicas))
@@ -145,15 +151,19 @@ class Router:
 
     def hold(self, key: str) -> None:
         snapshot = self.fleet.replicas[key].snapshot
-        self.held.append(self.load.hold(key, share_of(snapshot, 200)))
+        hold = self.load.hold(key, share_of(snapshot, PROMPT_TOKENS), PROMPT_TOKENS)
+        self.held.append(hold)
 
     def anew(self, odds: Odds | None = None, tried: tuple[str, ...] = ()) -> Odds:
         before = odds.line_up if odds is not None else None
-        lined_up = line_up(self.fleet, None, SIZE, self.now_s, RULES, tried, before)
+        lined_up = line_up(self.fleet, None, SIZE, self.now_s, self.rules, tried, before)
         return Odds(lined_up, self.load)
 
     def decide(self, odds: Odds, keys: Keys) -> Decision:
-        return choose(odds, keys, self.now_s, self.rng, RULES, self.memory)
+        shares = tuple([(n + 1) / len(keys) for n in range(len(keys))])
+        need = Need(None, SIZE, keys, PROMPT_TOKENS, shares)
+        dice, memory = self.rng, self.memory
+        return choose(odds, need, self.now_s, dice, self.rules, memory, self.prefixes)
 
     def kept(self, keys: Keys) -> Decision:
         self.odds.catch_up()
@@ -172,6 +182,7 @@ class Router:
         assert replica is not None
         if keys:
             self.memory.keep(keys, decision.known, replica.key, decision.move, self.now_s)
+            self.prefixes.keep(keys, replica)
         if decision.known is not None and keys[0] == HOT:
             decision.known.placed.count = HOMES * RULES.hot_per_s * RATE_S
         self.load.last_seed = seed_of(replica.key)
@@ -250,9 +261,9 @@ def yardstick(router: Router, seconds: float) -> list[float]:
     return timed_us(router, "no key", arithmetic, seconds)
 
 
-def decisions(seconds: float, rounds: int) -> bool:
+def decisions(seconds: float, rounds: int, way: Way) -> bool:
     """Print the table of decisions. Returns whether every target was met."""
-    routers = {count: Router(count) for count in TARGETS_US}
+    routers = {count: Router(count, way) for count in TARGETS_US}
     kept, one, every, second = (defaultdict[tuple[int, str], list[Took]](list) for _ in range(4))
     plain = []
     for _ in range(rounds):
@@ -333,13 +344,15 @@ def rates() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    ways = [*map(str, Way)]
+    parser.add_argument("--way", choices=ways, default=ways[0], help=f"default {ways[0]}")
     parser.add_argument("--seconds", type=float, default=0.4, help="per figure; default 0.4")
     parser.add_argument("--rounds", type=int, default=3, help="default 3")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")
     args = parser.parse_args()
     version = sys.version.split()[0]
     print(f"µs of CPU time per decision; over its target: ! p50, ? p99; Python {version}")
-    met = decisions(args.seconds, args.rounds)
+    met = decisions(args.seconds, args.rounds, Way(args.way))
     memory_of_keys()
     rates()
     return 0 if met or not args.strict else 1

@@ -431,6 +431,27 @@ def test_who_wants_to_be_told_is_told_of_all_that_comes_in(node):
     node.hear(step(1, 5, T), T)
 
 
+def test_a_step_that_changes_nothing_of_what_is_shown_is_not_told(node):
+    node.hear(encode_hello(HELLO) + step(1, 5, T), T)
+    told = []
+    node.tell, node.shown = lambda: told.append(len(told)), published(node, T)
+
+    def is_told(datagrams):
+        number = len(told)
+        node.hear(datagrams, T + 1.0)
+        return len(told) > number
+
+    assert not is_told(step(1, 6, T + 1.0, kv_usage=0.51))
+    assert not is_told(step(1, 7, T + 1.0) + step(1, 8, T + 1.0, kv_usage=0.51))
+    assert not node.moved(node.shown)
+    assert is_told(step(1, 9, T + 1.0, running=3) + step(1, 10, T + 1.0))
+    assert is_told(encode_hello(HELLO))
+    assert is_told(step(2, 1, T + 1.0))  # Nobody knows whose it is.
+    assert is_told(b"garbage")
+    node.shown = None
+    assert is_told(step(1, 11, T + 1.0))
+
+
 def test_a_node_has_moved_once_an_engine_has_or_there_is_another(node):
     node.hear(encode_hello(HELLO), T)
     node.hear(step(1, 5, T), T)

@@ -15,7 +15,7 @@ from prometheus_client import generate_latest
 from sidecar_process import hello, step
 from ullage_router.config import Config as RouterConfig
 from ullage_shared.snapshot import State
-from ullage_sidecar import watch
+from ullage_sidecar import publisher, watch
 from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.endpoints import Served, application
@@ -152,6 +152,17 @@ async def test_a_change_that_comes_just_after_a_rendering_is_not_lost():
         await get(it.listen, "")  # Somebody polls: it is rendered for him.
         it.step(running=7)
         assert (await watcher.line(within_s=1.0)).replica.running == 7
+
+
+async def test_the_first_to_watch_is_told_what_came_since_the_document_that_he_got(monkeypatch):
+    for module in (publisher, watch):
+        monkeypatch.setattr(module, "RENDER_EVERY_S", 0.3)
+    async with served() as it:
+        await get(it.listen, "")
+        it.step(running=7)  # Nobody watches: nobody is told.
+        async with Watcher(it.listen, LONG_MS) as watcher:
+            assert (await watcher.line()).replica.running == 2
+            assert (await watcher.line(within_s=1.0)).replica.running == 7
 
 
 async def test_one_who_polls_does_not_take_a_change_away_from_those_who_watch():

@@ -25,7 +25,7 @@ from ullage_router.core.policy import Way
 from ullage_router.core.prefixes import Prefixes
 from ullage_router.core.rules import Rules
 from ullage_router.core.selection import WAYS, Field, neighbours
-from ullage_router.core.waits import LEAST_UNCACHED, drawn, typical_of, wait_s, weights_of
+from ullage_router.core.waits import LEAST_UNCACHED, drawn, waits_of, weights_of
 from ullage_shared.snapshot import RequestClass
 
 _LEAST_WAIT: Final = Way.LEAST_WAIT
@@ -181,19 +181,11 @@ def _least_wait(
 ) -> Decision:
     """By when the first token is expected: who knows the beginning has less to compute."""
     seats, tokens = odds.seats, max(need.prompt_tokens, LEAST_UNCACHED)
-    uncached = [tokens] * len(seats)
-    if rules.affinity.enabled:
-        for key, boot_id, level in prefixes.holders(need.keys):
-            place = odds.place(key)
-            if place is not None and seats[place].replica.boot_id == boot_id:
-                left = tokens - int(tokens * need.shares[level])
-                uncached[place] = max(left, LEAST_UNCACHED)
-    typical = typical_of([seat.pace for seat in seats])
-    waits = [
-        wait_s(seat.replica.key, seat.pace, typical, odds.field.load, left)
-        for seat, left in zip(seats, uncached, strict=True)
-    ]
-    weights = weights_of(waits, rules.choose.temperature_s)
+    expected = odds.expected()
+    keys = need.keys if rules.affinity.enabled else ()
+    uncached = expected.uncached(tokens, keys, need.shares, prefixes)
+    waits = waits_of(expected.rows, uncached)
+    weights = weights_of(waits, rules.choose.temperature * expected.typical.step_s)
     if odds.returning:
         kept = [
             weight if seat.share >= 1.0 or rng.random() < seat.share else 0.0

@@ -68,6 +68,9 @@ class Hold:
             load._pending[key] -= tokens
         else:
             del load._unbegun[key], load._pending[key]
+        if tokens:
+            load.changes.append(key)
+            load.changed += 1
 
     def release(self) -> None:
         """Give the place back."""

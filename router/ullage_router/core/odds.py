@@ -17,6 +17,7 @@ from itertools import islice
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import Basis, LineUp, Seat, by_seed
 from ullage_router.core.selection import MOST_AT_ONCE, Field, parts_of
+from ullage_router.core.waits import Expected
 
 
 class Odds:
@@ -24,6 +25,7 @@ class Odds:
 
     __slots__ = (
         "_by_counts",
+        "_expected",
         "_floor",
         "_load",
         "_place",
@@ -48,6 +50,7 @@ class Odds:
         self._judge_all()
 
     _seen: int
+    _expected: Expected | None
     seats: list[Seat]
     """Those whose score is above the floor, in the order of their seeds."""
     scores: list[float]
@@ -103,6 +106,13 @@ class Odds:
         """Where a replica is among those that may be chosen. None: it has no room, or is out."""
         return self._place.get(key)
 
+    def expected(self) -> Expected:
+        """What waits are to be expected of them, up to now."""
+        if self._expected is None:
+            self._expected = Expected(self.seats, self._place, self._load)
+        self._expected.catch_up()
+        return self._expected
+
     def _judge_all(self) -> None:
         self.seats, self.scores, self.weights, self.full = [], [], [], {}
         for key, at in self.line_up.at.items():
@@ -119,6 +129,7 @@ class Odds:
 
     def _seated(self) -> None:
         """Who may be chosen has changed."""
+        self._expected = None
         self._place = {seat.replica.key: place for place, seat in enumerate(self.seats)}
         self.returning = any(seat.share < 1.0 for seat in self.seats)
         many = len(self.seats) > MOST_AT_ONCE

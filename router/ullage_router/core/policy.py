@@ -32,15 +32,15 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "first token is expected soonest, by what has to be computed before it."
         ),
     ] = Way.WEIGHTED
-    temperature_s: Annotated[
+    temperature: Annotated[
         float,
         Meta(
             ge=0.0,
-            le=60.0,
-            description="Of `least_wait`: a difference in waiting, in seconds, that is about none. "
-            "Higher spreads requests over more replicas; 0 always takes the least.",
+            le=1000.0,
+            description="Of `least_wait`: a difference in waiting that is about none, in steps of "
+            "the engine. Higher spreads requests over more replicas; 0 always takes the least.",
         ),
-    ] = 0.05
+    ] = 1.0
     floor: Annotated[
         float,
         Meta(

@@ -14,7 +14,7 @@ Each key has a bit for each replica: what all replicas share costs no more than 
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ullage_router.core.fleet import Replica
@@ -32,24 +32,36 @@ class Prefixes:
         self.max_keys = max_keys
         self._holders: OrderedDict[int, int] = OrderedDict()
         """For each key, a bit for each replica that it was sent to."""
-        self._bits: dict[str, int] = {}
-        """The bit of each replica's present incarnation, by key."""
-        self._replicas: list[tuple[str, str | None]] = []
-        """Key and incarnation, by bit."""
+        self._places: dict[str, int] = {}
+        """Which bit is that of each replica's present incarnation, by key."""
+        self._boot_ids: list[str | None] = []
+        """The incarnation, by bit."""
+        self.given = 0
+        """How many bits have been given: with another one, what `bits` said may be old."""
 
     def __len__(self) -> int:
         return len(self._holders)
 
-    def holders(self, keys: Sequence[int]) -> Iterator[tuple[str, str | None, int]]:
-        """Each replica that has some of it: its key, its incarnation, the longest key's index."""
-        found, holders_of = 0, self._holders.get
+    def found(self, keys: Sequence[int]) -> list[tuple[int, int]]:
+        """Who has some of it: the bits of replicas, and the index of the longest key that they
+        have; that of the longest key comes last."""
+        seen, rows, holders_of = 0, [], self._holders.get
         for level in range(len(keys) - 1, -1, -1):
-            new = holders_of(keys[level], 0) & ~found
-            found |= new
-            while new:
-                lowest = new & -new
-                yield *self._replicas[lowest.bit_length() - 1], level
-                new ^= lowest
+            holders = holders_of(keys[level])
+            if holders is not None and (new := holders & ~seen):
+                seen |= new
+                rows.append((new, level))
+        return rows[::-1]
+
+    def bits(self, replicas: Iterable[Replica]) -> list[int]:
+        """The bit of each; 0: it was sent nothing since it started. Good while `given` stays."""
+        return [self._known_bit(replica) for replica in replicas]
+
+    def _known_bit(self, replica: Replica) -> int:
+        place = self._places.get(replica.key)
+        if place is None or self._boot_ids[place] not in (None, replica.boot_id):
+            return 0
+        return 1 << place
 
     def keep(self, keys: Sequence[int], replica: Replica) -> None:
         """A request with these keys goes there."""
@@ -63,14 +75,14 @@ class Prefixes:
             holders.popitem(last=False)
 
     def _bit_of(self, replica: Replica) -> int:
-        bit = self._bits.get(replica.key)
-        if bit is not None and self._replicas[bit][1] in (None, replica.boot_id):
-            self._replicas[bit] = (replica.key, replica.boot_id)
-            return 1 << bit
-        if len(self._replicas) >= _MOST_BITS:
+        if bit := self._known_bit(replica):
+            self._boot_ids[self._places[replica.key]] = replica.boot_id
+            return bit
+        if len(self._boot_ids) >= _MOST_BITS:
             self._holders.clear()
-            self._bits.clear()
-            self._replicas.clear()
-        bit = self._bits[replica.key] = len(self._replicas)
-        self._replicas.append((replica.key, replica.boot_id))
-        return 1 << bit
+            self._places.clear()
+            self._boot_ids.clear()
+        self.given += 1
+        place = self._places[replica.key] = len(self._boot_ids)
+        self._boot_ids.append(replica.boot_id)
+        return 1 << place

@@ -1,7 +1,7 @@
 """How long a request would wait for its first token at each candidate, and a draw by that.
 
     wait   = (backlog + WORK · uncached) · token_s + COMPANY · requests · step_s + crowd
-    weight = exp(-(wait - the least wait) / temperature)
+    weight = exp(-(wait - the least wait) / (temperature · the typical step_s))
 
     backlog    prompt tokens sent there whose requests have had no first byte: this router's own,
                exactly, and of other routers' as many as their waiting requests may have
@@ -18,19 +18,23 @@ A replica whose speeds are not known yet is taken for a typical one: the median 
 known, or else `TOKEN_S` and `STEP_S`. Where nothing is known of any, this is the least backlog.
 """
 
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, islice
 from math import exp
 from random import Random
 from statistics import median
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from ullage_router.core.inflight import InFlight
+from ullage_router.core.prefixes import Prefixes
 from ullage_shared.snapshot import Snapshot
 
-WORK: Final = 2.0
+if TYPE_CHECKING:
+    from ullage_router.core.lineup import Seat
+
+WORK: Final = 3.0
 COMPANY: Final = 0.25
 CROWD: Final = 1000.0
 ROOM: Final = 0.85
@@ -95,27 +99,99 @@ def typical_of(paces: Sequence[Pace]) -> Typical:
     )
 
 
-def wait_s(
-    key: str,
-    pace: Pace,
-    typical: Typical,
-    load: InFlight,
-    uncached: int,
-) -> float:
-    """For a request with so many uncached tokens at the replica `key`."""
+class Row(NamedTuple):
+    """One candidate's wait, but for what a request adds to it."""
+
+    wait_s: float
+    """Of a request with nothing to compute, crowd aside."""
+    token_s: float
+    """What each of its uncached tokens adds."""
+    over: float
+    """How much of the KV pool will be filled beyond `ROOM`: a share; below 0: none."""
+    token_share: float
+    """Of the pool, that each of its uncached tokens fills; 0: unknown."""
+    crowd_s: float
+    """What the whole pool filled once more would add."""
+
+
+def waits_of(rows: Sequence[Row], uncached: Sequence[int]) -> list[float]:
+    """The wait at each, in seconds, of a request with so many uncached tokens there."""
+    return [
+        wait_s + tokens * token_s
+        if (filled := over + tokens * token_share) <= 0.0
+        else wait_s + tokens * token_s + filled * crowd_s
+        for (wait_s, token_s, over, token_share, crowd_s), tokens in zip(
+            rows, uncached, strict=True
+        )
+    ]
+
+
+def row_of(key: str, pace: Pace, typical: Typical, load: InFlight) -> Row:
+    """How the replica `key` stands now."""
     token_s = pace.token_s or typical.token_s
     step_s = pace.step_s or typical.step_s
-    backlog, own = load.pending.get(key, 0.0), load.by_replica.get(key, 0)
+    backlog, own = float(load.pending.get(key, 0)), load.by_replica.get(key, 0)
     others = pace.waiting - load.unbegun.get(key, 0)
     if others > 0:
         backlog += others * load.mean_tokens
-    wait = (backlog + WORK * uncached) * token_s
-    wait += COMPANY * step_s * (own if own > pace.requests else pace.requests)
-    if pace.pool_tokens:
-        over = pace.used + (backlog + uncached) / pace.pool_tokens - ROOM
-        if over > 0.0:
-            wait += CROWD * step_s * over
-    return wait
+    share = 1.0 / pace.pool_tokens if pace.pool_tokens else 0.0
+    return Row(
+        backlog * token_s + COMPANY * step_s * max(own, pace.requests),
+        WORK * token_s,
+        pace.used + backlog * share - ROOM if share else -1.0,
+        share,
+        CROWD * step_s,
+    )
+
+
+class Expected:
+    """The rows of those that may be chosen, kept up with what this router sends them.
+
+    Rule: a change of one replica's requests costs one row, whatever the size of the fleet.
+    """
+
+    __slots__ = ("_bits", "_given", "_load", "_place", "_seats", "_seen", "rows", "typical")
+
+    def __init__(self, seats: Sequence["Seat"], place: Mapping[str, int], load: InFlight) -> None:
+        self._seats = seats
+        self._place = place
+        self._load = load
+        self._seen = load.changed
+        self.typical = typical_of([seat.pace for seat in seats])
+        self.rows = [self._row(seat) for seat in seats]
+        self._bits: list[int] = []
+        self._given = -1
+
+    def uncached(
+        self, tokens: int, keys: Sequence[int], shares: Sequence[float], prefixes: Prefixes
+    ) -> list[int]:
+        """Of a prompt with so many tokens, about how many each has yet to compute."""
+        if self._given != prefixes.given:
+            self._given = prefixes.given
+            self._bits = prefixes.bits(seat.replica for seat in self._seats)
+        left = [tokens] * len(self._bits)
+        for holders, level in prefixes.found(keys):
+            rest = max(tokens - int(tokens * shares[level]), LEAST_UNCACHED)
+            left = [rest if holders & bit else n for bit, n in zip(self._bits, left, strict=True)]
+        return left
+
+    def catch_up(self) -> None:
+        """Take in what has been sent, begun and ended since the last look."""
+        load = self._load
+        new = load.changed - self._seen
+        if not new:
+            return
+        self._seen = load.changed
+        if new > len(load.changes) or new > len(self._seats):
+            self.rows = [self._row(seat) for seat in self._seats]
+            return
+        for key in {*islice(reversed(load.changes), new)}:
+            place = self._place.get(key)
+            if place is not None:
+                self.rows[place] = self._row(self._seats[place])
+
+    def _row(self, seat: "Seat") -> Row:
+        return row_of(seat.replica.key, seat.pace, self.typical, self._load)
 
 
 def weights_of(waits: Sequence[float], temperature_s: float) -> list[float]:

@@ -7,71 +7,78 @@
     any step from known to unknown or back; another incarnation, health, warm-up or wish of
     the operator
 
-It is asked at every step of every engine, so it compares the raw values: no mean, no judgement.
+It is asked at every step of every engine, so it compares the raw values: no mean, no judgement, and
+of a step that has only come (`may_move`) not even what it makes of the engine.
 What time alone changes (a ramp that ends, a silence, a hang), and what smoothing brings later, is
 told by those who tell something at intervals anyway.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from ullage_sidecar.core.engine import Engine
 from ullage_sidecar.core.health import Health
-from ullage_sidecar.core.warmup import WarmUp
+from ullage_sidecar.core.reading import Reading
 
 RUNNING_SHARE: Final = 0.05
 WAITING_SHARE: Final = 0.25
 FREE: Final = 0.02
 
 
-class Mark(NamedTuple):
-    """An engine as it was when it was rendered. `None`: unknown."""
-
-    boot_id: str | None
-    drained: bool
-    health: Health
-    running: float | None
-    waiting: float | None
-    free: float | None
-    """Share of the KV blocks, 0..1."""
-    least_running: float
-    """Requests by which `running` must move."""
-    warm_up: WarmUp
-
-
-def mark(engine: Engine) -> Mark:
-    """What to compare with later."""
-    hello, signals = engine.hello, engine.signals
-    return Mark(
-        hello.boot_id if hello else None,
-        engine.drain is not None,
-        engine.health,
-        signals.running.value,
-        signals.waiting.value,
-        signals.free.value,
-        max(1.0, RUNNING_SHARE * (engine.max_num_seqs or 0)),
-        engine.warm_up,
-    )
-
-
-def moved(then: Mark, engine: Engine) -> bool:
+def moved(then: Engine, now: Engine) -> bool:
     """Has the engine moved far enough since `then`?"""
-    boot_id, drained, health, running, waiting, free, least_running, warm_up = then
-    hello, signals = engine.hello, engine.signals
-    value = signals.running.value
-    if value != running and _far(running, value, least_running):
-        return True
-    value = signals.waiting.value
-    if value != waiting and _far(waiting, value, max(1.0, WAITING_SHARE * (waiting or 0.0))):
-        return True
-    value = signals.free.value
-    if value != free and _far(free, value, FREE):
-        return True
+    signals = now.signals
     return (
-        (health is not engine.health and _told(health) != _told(engine.health))
-        or (warm_up is not engine.warm_up and warm_up != engine.warm_up)
-        or drained != (engine.drain is not None)
-        or boot_id != (None if hello is None else hello.boot_id)
+        _gauges_moved(then, signals.running.value, signals.waiting.value, signals.free.value)
+        or (then.health is not now.health and _told(then.health) != _told(now.health))
+        or (then.warm_up is not now.warm_up and then.warm_up != now.warm_up)
+        or (then.drain is None) != (now.drain is None)
+        or _boot_id(then) != _boot_id(now)
     )
+
+
+def may_move(then: Engine, step: Reading) -> bool:
+    """May an engine that had not moved since `then` have done so with this step?
+
+    False: it has not, whichever of its senders made the step, and whatever else they told.
+    """
+    free = None if step.kv_usage is None else 1.0 - step.kv_usage
+    return not then.health.answered or _gauges_moved(then, step.running, step.waiting, free)
+
+
+def has_only_stepped(then: Engine, now: Engine) -> bool:
+    """Have only steps come since `then`, and none that moved it? Then a judgement of `then` will do
+    for a moment."""
+    signals = now.signals
+    return (
+        then.hello is now.hello
+        and then.health is now.health
+        and then.warm_up is now.warm_up
+        and then.drain is now.drain
+        and then.rival is now.rival
+        and then.woke_s == now.woke_s
+        and then.unread == now.unread
+        and then.learned_seqs == now.learned_seqs
+        and not _gauges_moved(
+            then, signals.running.value, signals.waiting.value, signals.free.value
+        )
+    )
+
+
+def _gauges_moved(
+    then: Engine, running: float | None, waiting: float | None, free: float | None
+) -> bool:
+    was = then.signals.running.value
+    if running != was and _far(was, running, max(1.0, RUNNING_SHARE * (then.max_num_seqs or 0))):
+        return True
+    was = then.signals.waiting.value
+    if waiting != was and _far(was, waiting, max(1.0, WAITING_SHARE * (was or 0.0))):
+        return True
+    was = then.signals.free.value
+    return free != was and _far(was, free, FREE)
+
+
+def _boot_id(engine: Engine) -> str | None:
+    return None if engine.hello is None else engine.hello.boot_id
 
 
 def _told(health: Health) -> tuple[bool, str | None, bool]:

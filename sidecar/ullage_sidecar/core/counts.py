@@ -9,12 +9,12 @@ The sequence number tells what became of the readings: a gap is lost datagrams, 
 heartbeat. Counts go on over incarnations, as Prometheus counters should.
 """
 
-from typing import NamedTuple
+import msgspec
 
 from ullage_sidecar.core.reading import Reading
 
 
-class Counts(NamedTuple):
+class Counts(msgspec.Struct, frozen=True, gc=False):
     """What was received and what it added up to. A total nobody ever reported is `None`."""
 
     received: int = 0

@@ -1,6 +1,7 @@
 """One engine as the sidecar knows it: a value, and the events that change it (see `fold`).
 
-The values made anew for every step are named tuples: a frozen dataclass takes four times as long.
+The values made anew for every step are named tuples, or structs (windows, signals, counts): to make
+a frozen dataclass takes four times as long as the first, and that three times as long as the other.
 """
 
 from collections.abc import Mapping

@@ -12,10 +12,10 @@ squares about zero would not do: of an instant, days since the machine started, 
 for the seconds between two readings.
 """
 
-from typing import NamedTuple
+import msgspec
 
 
-class Moments(NamedTuple):
+class Moments(msgspec.Struct, frozen=True, gc=False):
     """Of one reading or many, in the order of time. A single one has neither spread nor rise."""
 
     held_s: float

@@ -2,7 +2,7 @@
 
 `seq` is the instant of the last change in milliseconds of the node's monotonic clock, and at least
 one more than before: it grows with every change, and over restarts of the sidecar too. `ts` is no
-change.
+change, nor is an age.
 """
 
 from collections.abc import Mapping

@@ -4,13 +4,13 @@ Rule: whoever speaks, the newest step wins. Each step's stats reach only one of 
 processes, and the others keep their last value for ever.
 """
 
-from typing import NamedTuple
+import msgspec
 
 from ullage_sidecar.core.settings import Settings
 from ullage_sidecar.core.window import Window
 
 
-class Signals(NamedTuple):
+class Signals(msgspec.Struct, frozen=True, gc=False):
     """Windows over the gauges, and when the newest step in them was made."""
 
     free: Window
@@ -45,7 +45,7 @@ class Signals(NamedTuple):
         if self.stepped_at_s is not None and at_s < self.stepped_at_s:
             return self
         ratio = None if kv_usage is None else 1.0 - kv_usage
-        free, trend, in_run, queue, _ = self
+        free, trend, in_run, queue = self.free, self.trend, self.running, self.waiting
         if ratio != free.value:
             moved = free.push(ratio, at_s)
             trend = moved if trend is free else trend.push(ratio, at_s)

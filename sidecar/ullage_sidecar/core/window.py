@@ -18,7 +18,9 @@ leaves the window is in front. Before the older ones have all left, the younger 
 from bisect import bisect_right
 from itertools import accumulate
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from ullage_sidecar.core.moments import Moments, joined
 
@@ -27,7 +29,7 @@ JOIN_SHARE: Final = 0.25
 """Of the span: with so little of the older ones left, a pause could outlast them."""
 
 
-class Slot(NamedTuple):
+class Slot(msgspec.Struct, frozen=True, gc=False):
     """One stretch of the past, or several short ones merged."""
 
     start_s: float
@@ -37,7 +39,7 @@ class Slot(NamedTuple):
     """When its values were read: the beginnings of its stretches, averaged like `mean`."""
 
 
-class Window(NamedTuple):
+class Window(msgspec.Struct, frozen=True, gc=False):
     """One signal over the last `span_s` seconds. Unknown is `None` throughout, never 0."""
 
     span_s: float
@@ -57,16 +59,18 @@ class Window(NamedTuple):
 
     def push(self, value: float | None, at_s: float) -> "Window":
         """Take in one reading. An older one than the latest changes nothing."""
-        span_s, old, tails, young, young_sum, filling, latest, since_s = self
+        span_s, latest, since_s = self.span_s, self.value, self.at_s
         if since_s is None:
             return Window(span_s, value=value, at_s=at_s)
         if at_s < since_s or value == latest:
             return self
+        old, tails, young, young_sum = self.old, self.tails, self.young, self.young_sum
+        filling = self.filling
         if latest is not None and at_s > since_s:
             if filling is None:
                 filling = Slot(since_s, at_s, latest, since_s)
             elif filling.end_s == since_s and at_s - filling.start_s <= span_s / SLOTS:
-                start_s, _, mean, read_s = filling
+                start_s, mean, read_s = filling.start_s, filling.mean, filling.read_s
                 share = (at_s - since_s) / (at_s - start_s)
                 mean += share * (latest - mean)
                 filling = Slot(start_s, at_s, mean, read_s + share * (since_s - read_s))
@@ -163,7 +167,7 @@ def _first_after(edge_s: float, slots: tuple[Slot, ...]) -> int:
 
 def _moments(slot: Slot, edge_s: float) -> Moments:
     """Of what lies behind `edge_s` of it."""
-    start_s, end_s, mean, read_s = slot
+    start_s, read_s = slot.start_s, slot.read_s
     if start_s < edge_s:
         start_s, read_s = edge_s, max(read_s, edge_s)
-    return Moments(end_s - start_s, mean, read_s, 0.0, 0.0, 1, read_s, read_s)
+    return Moments(slot.end_s - start_s, slot.mean, read_s, 0.0, 0.0, 1, read_s, read_s)

@@ -15,9 +15,13 @@ A, B, C = replica("a"), replica("b"), replica("c")
 
 def held(prefixes: Prefixes, *keys: int) -> dict[str, int]:
     """The longest level that each has, by name."""
-    found = [(url.split("/")[2][0], level) for url, _, level in prefixes.holders(keys)]
-    assert len(dict(found)) == len(found)
-    return dict(found)
+    levels: dict[str, int] = {}
+    for name, bit in zip("abc", prefixes.bits((A, B, C)), strict=True):
+        for holders, level in prefixes.found(keys):
+            if holders & bit:
+                assert name not in levels
+                levels[name] = level
+    return levels
 
 
 def test_nobody_has_what_nobody_was_sent() -> None:
@@ -41,19 +45,31 @@ def test_one_that_has_started_anew_is_another_and_has_nothing() -> None:
     prefixes = Prefixes(10)
     prefixes.keep((1, 2), A)
     anew = replace(A, boot_id="next")
-    assert [boot_id for _, boot_id, _ in prefixes.holders((1, 2))] == ["boot"]
+    assert prefixes.bits([anew]) == [0]
     prefixes.keep((1,), anew)
-    assert sorted(prefixes.holders((1, 2)), key=lambda row: row[2]) == [
-        (A.key, "next", 0),
-        (A.key, "boot", 1),
-    ]
+    assert held(prefixes, 1, 2) == {}
+    (bit,) = prefixes.bits([anew])
+    assert [level for holders, level in prefixes.found((1, 2)) if holders & bit] == [0]
 
 
 def test_one_whose_incarnation_becomes_known_is_the_same() -> None:
     prefixes = Prefixes(10)
     prefixes.keep((1,), replica("a", None))
+    given = prefixes.given
     prefixes.keep((2,), A)
-    assert list(prefixes.holders((1,))) == [(A.key, "boot", 0)]
+    assert prefixes.given == given
+    assert held(prefixes, 1) == held(prefixes, 2) == {"a": 0}
+
+
+def test_what_was_said_of_bits_is_good_until_another_is_given() -> None:
+    prefixes = Prefixes(10)
+    seen = {prefixes.given}
+    for each in (A, B, replace(A, boot_id="next")):
+        prefixes.keep((1,), each)
+        assert prefixes.given not in seen
+        seen.add(prefixes.given)
+        prefixes.keep((1, 2), each)
+        assert prefixes.given in seen
 
 
 def test_beyond_the_limit_the_keys_unused_for_longest_are_forgotten() -> None:
@@ -76,4 +92,6 @@ def test_after_very_many_starts_all_is_forgotten_and_goes_on() -> None:
     prefixes = Prefixes(10)
     for boot in range(_MOST_BITS + 1):
         prefixes.keep((1,), replica("a", f"boot {boot}"))
-    assert list(prefixes.holders((1,))) == [(A.key, f"boot {_MOST_BITS}", 0)]
+    assert held(prefixes, 1) == {}
+    last = replica("a", f"boot {_MOST_BITS}")
+    assert prefixes.bits([last]) == [prefixes.found((1,))[0][0]] == [1]

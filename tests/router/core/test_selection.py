@@ -16,13 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshots import document, fleet_with, snapshot
+from ullage_router.core import decide as code
 from ullage_router.core.affinity import Memory
-from ullage_router.core.decide import Need, Why, choose, decide
+from ullage_router.core.decide import Decision, Need, Why, decide
 from ullage_router.core.fleet import Fleet, fleet_of, hear
 from ullage_router.core.inflight import Hold, InFlight, share_of
 from ullage_router.core.lineup import line_up, seed_of
 from ullage_router.core.odds import Odds
 from ullage_router.core.policy import Policy, Way
+from ullage_router.core.prefixes import Prefixes
 from ullage_router.core.rules import Rules
 from ullage_router.core.selection import MOST_AT_ONCE, WAYS, Field, neighbours, weighted
 from ullage_shared.snapshot import RequestClass
@@ -34,6 +36,13 @@ A, B, C = (f"http://{name}:8000" for name in "abc")
 EVERY_WAY = pytest.mark.parametrize("way", list(Way))
 KEYED = pytest.mark.parametrize("keyed", [False, True], ids=["no key", "new keys"])
 SIZES = [1, 2, MOST_AT_ONCE, MOST_AT_ONCE + 1, 300]
+
+
+def choose(
+    odds: Odds, keys: Sequence[int], now_s: float, rng: Random, rules: Rules, memory: Memory
+) -> Decision:
+    need = Need(keys=tuple(keys))
+    return code.choose(odds, need, now_s, rng, rules, memory, Prefixes(1))
 
 
 def names(count: int) -> list[str]:
@@ -474,4 +483,4 @@ def test_round_robin_goes_on_where_it_was_when_the_last_one_has_left() -> None:
 
 
 def test_there_is_a_rule_for_every_way() -> None:
-    assert WAYS.keys() == {*Way}
+    assert WAYS.keys() | {Way.LEAST_WAIT} == {*Way}

@@ -3,13 +3,15 @@ from math import exp
 from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core.affinity import Memory
 from ullage_router.core.decide import Decision, Need, Why, choose
 from ullage_router.core.detail import candidates
 from ullage_router.core.fleet import Fleet, fleet_of, hear
-from ullage_router.core.inflight import InFlight
+from ullage_router.core.inflight import Hold, InFlight
 from ullage_router.core.lineup import line_up
 from ullage_router.core.odds import Odds
 from ullage_router.core.policy import AffinityPolicy, Policy, Way
@@ -28,14 +30,16 @@ from ullage_router.core.waits import (
     Typical,
     drawn,
     pace_of,
+    row_of,
     typical_of,
-    wait_s,
+    waits_of,
     weights_of,
 )
+from ullage_shared.snapshot import RequestClass
 
 A, B, C = "http://a:8000", "http://b:8000", "http://c:8000"
 TYPICAL = Typical(1e-3, 0.01)
-RULES = Rules(choose=Policy(way=Way.LEAST_WAIT, temperature_s=0.0))
+RULES = Rules(choose=Policy(way=Way.LEAST_WAIT, temperature=0.0))
 
 
 def decided(
@@ -54,6 +58,10 @@ def decided(
 def at(decision: Decision) -> str:
     assert decision.replica is not None
     return decision.replica.key
+
+
+def waits(key: str, pace: Pace, load: InFlight, uncached: int) -> float:
+    return waits_of([row_of(key, pace, TYPICAL, load)], [uncached])[0]
 
 
 # What a snapshot says
@@ -85,7 +93,7 @@ def test_the_formula() -> None:
     load = InFlight()
     load.hold(A, tokens=1_000)
     pace = Pace(token_s=2e-3, step_s=0.05, requests=3, used=0.5, pool_tokens=10_000)
-    assert wait_s(A, pace, TYPICAL, load, 100) == pytest.approx(
+    assert waits(A, pace, load, 100) == pytest.approx(
         (1_000 + WORK * 100) * 2e-3 + COMPANY * 3 * 0.05
     )
 
@@ -93,31 +101,31 @@ def test_the_formula() -> None:
 def test_speeds_that_are_not_known_are_the_typical_ones() -> None:
     load = InFlight()
     load.hold(A, tokens=50)
-    assert wait_s(A, UNKNOWN, TYPICAL, load, 0) == pytest.approx(50 * 1e-3 + COMPANY * 0.01)
+    assert waits(A, UNKNOWN, load, 0) == pytest.approx(50 * 1e-3 + COMPANY * 0.01)
 
 
 def test_the_larger_of_own_and_told_requests_counts() -> None:
     load = InFlight()
     for _ in range(5):
         load.hold(A)
-    waits = [wait_s(A, Pace(requests=n), TYPICAL, load, 0) for n in (0, 5, 6)]
-    assert waits == pytest.approx([COMPANY * n * 0.01 for n in (5, 5, 6)])
+    found = [waits(A, Pace(requests=n), load, 0) for n in (0, 5, 6)]
+    assert found == pytest.approx([COMPANY * n * 0.01 for n in (5, 5, 6)])
 
 
 def test_requests_of_others_that_wait_have_the_usual_prompt() -> None:
     load = InFlight()
     load.mean_tokens = 400.0
-    waits = [wait_s(A, Pace(waiting=n), TYPICAL, load, 0) for n in (0, 2)]
-    assert waits == pytest.approx([0.0, 2 * 400 * 1e-3])
+    found = [waits(A, Pace(waiting=n), load, 0) for n in (0, 2)]
+    assert found == pytest.approx([0.0, 2 * 400 * 1e-3])
 
 
 def test_own_requests_that_wait_are_not_counted_twice() -> None:
     load = InFlight()
     holds = [load.hold(A, tokens=100) for _ in range(2)]
     load.mean_tokens = 400.0
-    assert wait_s(A, Pace(waiting=2), TYPICAL, load, 0) == pytest.approx(0.2 + COMPANY * 2 * 0.01)
+    assert waits(A, Pace(waiting=2), load, 0) == pytest.approx(0.2 + COMPANY * 2 * 0.01)
     holds[0].begun()
-    assert wait_s(A, Pace(waiting=1), TYPICAL, load, 0) == pytest.approx(0.1 + COMPANY * 2 * 0.01)
+    assert waits(A, Pace(waiting=1), load, 0) == pytest.approx(0.1 + COMPANY * 2 * 0.01)
 
 
 def test_a_pool_that_will_be_crowded_costs() -> None:
@@ -126,9 +134,9 @@ def test_a_pool_that_will_be_crowded_costs() -> None:
     pace = Pace(requests=0, used=ROOM, pool_tokens=10_000)
     over = (1_000 + 500) / 10_000
     plain = (1_000 + WORK * 500) * 1e-3 + COMPANY * 0.01
-    assert wait_s(A, pace, TYPICAL, load, 500) == pytest.approx(plain + CROWD * 0.01 * over)
+    assert waits(A, pace, load, 500) == pytest.approx(plain + CROWD * 0.01 * over)
     empty = Pace(used=ROOM - over, pool_tokens=10_000)
-    assert wait_s(A, empty, TYPICAL, load, 500) == pytest.approx(plain)
+    assert waits(A, empty, load, 500) == pytest.approx(plain)
 
 
 # The draw
@@ -170,7 +178,7 @@ def test_a_faster_replica_is_given_more_before_it_is_passed_over() -> None:
     )
     fleet, load = hear(fleet_of([]), "http://sidecar:9400", said, 0.0)[0], InFlight()
     need = Need(prompt_tokens=1_000)
-    load.hold(A, tokens=1_900)
+    load.hold(A, tokens=2_900)
     assert at(decided(fleet, need, load)) == A
     load.hold(A, tokens=200)
     assert at(decided(fleet, need, load)) == B
@@ -242,7 +250,7 @@ def test_a_full_replica_is_not_chosen_however_little_it_has_to_do() -> None:
 def test_what_was_expected_is_told() -> None:
     fleet, load = fleet_with({A: 0.9, B: 0.9}), InFlight()
     load.hold(A, tokens=500)
-    rules = RULES._replace(choose=Policy(way=Way.LEAST_WAIT, temperature_s=10.0))
+    rules = RULES._replace(choose=Policy(way=Way.LEAST_WAIT, temperature=500.0))
     decision = decided(fleet, NEED, load, kept(A), rules)
     rows = {row.replica: row for row in candidates(decision)}
     assert [rows[name].uncached_tokens for name in ("a:8000", "b:8000")] == [200, 1_000]
@@ -250,3 +258,36 @@ def test_what_was_expected_is_told() -> None:
     waits = [rows[name].wait_s for name in ("a:8000", "b:8000")]
     assert waits == sorted(waits, key=lambda wait: wait or 0.0)
     assert sum(row.odds for row in rows.values()) == pytest.approx(1.0)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["hold", "begun", "release", "look"]),
+            st.sampled_from([A, B, C]),
+            st.integers(0, 5_000),
+        ),
+        max_size=40,
+    )
+)
+def test_rows_that_are_kept_up_are_those_made_anew(
+    history: list[tuple[str, str, int]],
+) -> None:
+    fleet, load = fleet_with({A: 0.9, B: 0.5, C: 0.2}), InFlight()
+    odds = Odds(line_up(fleet, None, RequestClass.MIXED, 0.0, RULES), load)
+    holds: list[Hold] = []
+    for what, key, number in history:
+        if what == "hold":
+            holds.append(load.hold(key, number / 50_000, number))
+        elif what == "look":
+            odds.catch_up()
+            odds.expected()
+        elif holds:
+            hold = holds[number % len(holds)]
+            hold.begun() if what == "begun" else hold.release()
+    odds.catch_up()
+    mean, load.mean_tokens = load.mean_tokens, 0.0  # Which all rows would have to follow.
+    anew = Odds(line_up(fleet, None, RequestClass.MIXED, 0.0, RULES), load)
+    assert odds.expected().rows == anew.expected().rows
+    assert mean >= 0.0
