@@ -20,6 +20,8 @@ from ullage_tune.arrivals import (
 from ullage_tune.fit_arrivals import TICKED_S, WINDOWS_S, swings
 from ullage_tune.shape import counts
 
+pytestmark = pytest.mark.slow
+
 
 def until(end_s: float, pieces: list[Piece], seed: int = 1) -> list[float]:
     return [at_s for at_s in arrivals(iter(pieces), Random(seed)) if at_s < end_s]

@@ -13,6 +13,8 @@ from ullage_tune.generated import WORKLOADS, workload
 from ullage_tune.shape import shape, variation
 from ullage_tune.workload import Request, Workload
 
+pytestmark = pytest.mark.slow
+
 TALKING = ("chat", "agents")
 N = 1500
 

@@ -14,6 +14,8 @@ from ullage_tune.plots import SIZE_PX, busy_plot, load_plot, save_png, strokes, 
 from ullage_tune.report import write_report
 from ullage_tune.results import Experiment, read_json
 
+pytestmark = pytest.mark.slow
+
 CELLS = (
     Cell("chat", load=0.5),
     Cell("chat", load=1.1),

@@ -16,6 +16,8 @@ from ullage_tune.standins import Answers, azure, independent, mooncake, stand_in
 from ullage_tune.traces import BLOCK, MOST_TOKENS, read_trace
 from ullage_tune.workload import Request, Workload
 
+pytestmark = pytest.mark.slow
+
 FITTED = {"mooncake_conversation.jsonl": "mooncake.json", "azure2023_conv.csv": "azure.json"}
 """Traces, and the parameters that were fitted to them."""
 
