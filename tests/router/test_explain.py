@@ -4,6 +4,7 @@ Real sockets throughout: a replica behind the data plane, the admin port beside 
 """
 
 import copy
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -177,9 +178,17 @@ def keyed(key: bytes) -> list[Header]:
 async def test_what_is_explained_is_what_the_next_request_gets_whatever_the_way(way: Way) -> None:
     rules = Rules(Policy(way=way), AffinityPolicy(enabled=False))
     async with site(4, rules, scores=(0.9, 0.7, 0.5, 0.3)) as it:
-        assert {await it.foretold() for _ in range(20)} == {"score"}
+        why = "wait" if way is Way.LEAST_WAIT else "score"
+        assert {await it.foretold() for _ in range(20)} == {why}
         if way is Way.WEIGHTED:
             assert sum(replica.requests != [] for replica in it.replicas) > 1
+
+
+async def test_by_least_wait_it_is_so_for_who_knows_the_beginning_too() -> None:
+    async with site(3, Rules(Policy(way=Way.LEAST_WAIT)), scores=(0.9, 0.8, 0.7)) as it:
+        body = json.dumps({"prompt": "What is ullage? " * 200}).encode()
+        assert await it.foretold(body) == "wait"
+        assert [await it.foretold(body) for _ in range(3)] == ["affinity"] * 3
 
 
 async def test_it_is_so_by_own_counts() -> None:
