@@ -15,7 +15,7 @@ from ullage_tune.replay.player import Target, play
 from ullage_tune.replay.prompts import Form
 from ullage_tune.workload import Request, Segment, Workload
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(300)]
 
 STEP = StepModel(base_s=0.1, per_token_s=1e-3, per_sequence_s=5e-3, per_context_token_s=2e-5)
 """Slow, so that a busy machine is small beside it."""
