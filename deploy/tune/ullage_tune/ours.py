@@ -3,11 +3,12 @@
     engine step ► StepEncoder ► Node (one for each replica) ► document ► Router, one for each policy
 
 Only the shell around them is played: sockets by a delay, the watch by its rules (`watch.py`), the
-clock by the lab's. A router's requests are known to it by bytes and cache keys, as those of a body
+clock by the lab's. Dummy requests are not played: a replica that joins is held back by its uptime.
+A router's requests are known to it by bytes and cache keys, as those of a body
 are: a key behind each segment, and so many bytes per token, give or take.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, TypeVar
@@ -25,6 +26,7 @@ from ullage_sidecar.channel import encode_hello
 from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import Hello
+from ullage_sidecar.core.warmup import WarmUpSettings
 from ullage_sidecar.node import Node
 from ullage_sidecar.publisher import RENDER_EVERY_S, Published
 from ullage_sidecar.stats import StepEncoder
@@ -35,6 +37,9 @@ from ullage_tune.workload import Request
 _T = TypeVar("_T")
 HEARTBEAT_S: Final = 1.0
 BYTES_PER_TOKEN: Final = 4.0
+_SERVER: Final = "http://server-"
+_PORT: Final = ":8000"
+_COMMON: Final = "sidecars"
 MACHINE_UP_S: Final = 1e6
 """Added to the lab's clock: monotonic clocks do not begin with the workload."""
 
@@ -64,21 +69,24 @@ class Ours:
 
     def __call__(self, cluster: Cluster, rng: Random) -> "OurRouter":
         """Make one router's policy. All that are made for one cluster share its sidecars."""
-        return OurRouter(cluster, rng, self, _sidecars(cluster, self))
+        return OurRouter(cluster, rng, self, Sidecars.of(cluster, self))
 
 
 class Sidecar:
     """One replica's plugin and sidecar."""
 
-    def __init__(self, cluster: Cluster, replica: int, settings: Ours) -> None:
+    def __init__(
+        self, cluster: Cluster, replica: int, settings: Ours, listeners: Sequence["OurRouter"]
+    ) -> None:
         self.url = f"http://sidecar-{replica}:9400"
         self.told: Published | None = None
-        self.listeners: list[OurRouter] = []
+        self._listeners = listeners
         self._cluster = cluster
         self._replica = replica
         self._feed = settings.feed
         entry = EngineEntry(url=server_of(replica))
-        config = Config(node=f"node-{replica}", engine=(entry,), **settings.sidecar)
+        tables = {"warm_up": WarmUpSettings(rounds=0), **settings.sidecar}
+        config = Config(node=f"node-{replica}", engine=(entry,), **tables)
         self._node = Node(config, self._now_s() - 60.0)
         self._encoder = StepEncoder(replica + 1)
         self._last = b""
@@ -144,48 +152,59 @@ class Sidecar:
         self._cluster.later(self._feed.delay_s, lambda: self._say(said))
 
     def _say(self, said: Document) -> None:
-        for listener in self.listeners:
+        for listener in self._listeners:
             listener.take_in(self.url, said)
 
     def _vouch(self) -> None:
-        for listener in self.listeners:
+        for listener in self._listeners:
             listener.unchanged(self.url)
 
 
-_known: dict[int, tuple[Cluster, dict[int, Sidecar]]] = {}
+class Sidecars:
+    """Those of all replicas, of each that joins too; all routers listen to all of them."""
 
+    def __init__(self, cluster: Cluster, settings: Ours) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self.routers: list[OurRouter] = []
+        for replica in cluster.present():
+            self._join(replica)
+        cluster.on_join(self._join)
 
-def _sidecars(cluster: Cluster, settings: Ours) -> dict[int, Sidecar]:
-    """Those of this cluster; there is one cluster at a time."""
-    if id(cluster) not in _known or _known[id(cluster)][0] is not cluster:
-        _known.clear()
-        sidecars = {n: Sidecar(cluster, n, settings) for n in cluster.present()}
-        _known[id(cluster)] = (cluster, sidecars)
-    return _known[id(cluster)][1]
+    @staticmethod
+    def of(cluster: Cluster, settings: Ours) -> "Sidecars":
+        """The same for all routers of a run."""
+        if _COMMON not in cluster.common:
+            cluster.common[_COMMON] = Sidecars(cluster, settings)
+        there: Sidecars = cluster.common[_COMMON]
+        return there
+
+    def _join(self, replica: int) -> None:
+        Sidecar(self._cluster, replica, self._settings, self.routers)
 
 
 def server_of(replica: int) -> str:
     """Its URL."""
-    return f"http://server-{replica}:8000"
+    return f"{_SERVER}{replica}{_PORT}"
+
+
+def number_of(url: str) -> int:
+    """The replica that has this URL."""
+    return int(url.removeprefix(_SERVER).removesuffix(_PORT))
 
 
 class OurRouter:
     """One router."""
 
-    def __init__(
-        self, cluster: Cluster, rng: Random, settings: Ours, sidecars: dict[int, Sidecar]
-    ) -> None:
+    def __init__(self, cluster: Cluster, rng: Random, settings: Ours, sidecars: Sidecars) -> None:
         self.patience_s = settings.patience_s
         self._cluster = cluster
         self._settings = settings
-        self._sidecars = sidecars
-        urls = {server_of(number): number for number in sidecars}
-        self._numbers = urls
-        self.router = Router(fleet_of(urls), settings.rules, rng, self._now_s)
+        servers = [server_of(number) for number in cluster.present()]
+        self.router = Router(fleet_of(servers), settings.rules, rng, self._now_s)
         self._asks: dict[int, Ask] = {}
         self._holds: dict[int, Hold] = {}
-        for sidecar in sidecars.values():
-            sidecar.listeners.append(self)
+        sidecars.routers.append(self)
 
     def _now_s(self) -> float:
         return MACHINE_UP_S + self._cluster.now_s()
@@ -213,7 +232,7 @@ class OurRouter:
         tokens = self.router.prompt_tokens(ask)
         hold, _ = self.router.dispatch(replica, tokens, decision.uncached)
         self._holds[id(request)] = hold
-        return self._numbers[replica.url]
+        return number_of(replica.url)
 
     def sent(self, request: Request, replica: int, now_s: float) -> None:
         """Told of by `choose`."""

@@ -52,6 +52,12 @@ class Cluster(Protocol):
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
         """Have something called `delay_s` seconds from now."""
 
+    def on_join(self, call: Callable[[int], None]) -> None:
+        """Have each replica that joins told."""
+
+    common: dict[str, Any]
+    """What the routers of one run share with each other, by name."""
+
     # The rest is for those who are told it in reality, and for the omniscient.
 
     def answers(self, replica: int) -> bool:

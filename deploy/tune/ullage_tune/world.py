@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 from ullage_tune.blocks import Prepared, prepared
 from ullage_tune.gpu import SPIKE, Engine
@@ -115,6 +115,8 @@ class World:
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._replicas = [_Replica(Twin(e), LONG_AGO_S) for e in scenario.engines]
+        self._joiners: list[Callable[[int], None]] = []
+        self.common: dict[str, Any] = {}
         self._fates: list[_Fate] = []
         self._unfinished = len(workload.requests)
         self._requests = prepared(workload, scenario.engines[0].block_size)
@@ -166,6 +168,10 @@ class World:
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
         """Have something called."""
         self._at(self._now_s + delay_s, call)
+
+    def on_join(self, call: Callable[[int], None]) -> None:
+        """Have those that join told."""
+        self._joiners.append(call)
 
     def answers(self, replica: int) -> bool:
         """Is it alive?"""
@@ -273,6 +279,8 @@ class World:
     def _happen(self, event: Loss | Joining) -> None:
         if isinstance(event, Joining):
             self._replicas.append(_Replica(Twin(event.engine), self._now_s, event.cold_s))
+            for call in self._joiners:
+                call(len(self._replicas) - 1)
             return
         replica = self._replicas[event.replica]
         replica.lost = True
