@@ -9,16 +9,15 @@ arguments or file, 130 Ctrl-C.
 
 import argparse
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from rich.console import Console
 
+from ullage_tune.flags import add_slo, counted, failed, positive, slo_of
 from ullage_tune.grid import OURS, Grid, Measured, PairError, in_full
-from ullage_tune.measure import Slo
 from ullage_tune.plan import Lab, Plan, PlanError, Task
 from ullage_tune.progress import Progress
 from ullage_tune.results import Experiment, ResultsError, read_json, versions, write_json
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 LAB: Final = "ullage_tune.experiment"
 """Imported when something is to be run, not before: vLLM comes with it."""
-_DEFAULT_SLO: Final = Slo()
 
 
 def add_run(commands: "Commands") -> None:
@@ -70,10 +68,10 @@ def add_run(commands: "Commands") -> None:
         metavar="NAME",
         help="what befalls the cluster: slow, lost; may be repeated [plain: nothing]",
     )
-    flags.add_argument("--replicas", type=_count, default=6, metavar="N", help="[%(default)s]")
+    flags.add_argument("--replicas", type=counted, default=6, metavar="N", help="[%(default)s]")
     flags.add_argument(
         "--routers",
-        type=_count,
+        type=counted,
         default=1,
         metavar="N",
         help="that share the requests, and see only their own [%(default)s]",
@@ -88,31 +86,18 @@ def add_run(commands: "Commands") -> None:
     )
     flags.add_argument(
         "--seeds",
-        type=_count,
+        type=counted,
         default=5,
         metavar="N",
         help="draws of the workload, or slices of the trace; fewer than 5 prove little [5]",
     )
     flags.add_argument(
-        "--requests", type=_count, default=1200, metavar="N", help="of each run [%(default)s]"
+        "--requests", type=counted, default=1200, metavar="N", help="of each run [%(default)s]"
     )
-    flags.add_argument(
-        "--slo-ttft",
-        type=_seconds,
-        default=_DEFAULT_SLO.ttft_s,
-        metavar="S",
-        help="a good request's first token comes within so many seconds [%(default)s]",
-    )
-    flags.add_argument(
-        "--slo-tpot",
-        type=_seconds,
-        default=_DEFAULT_SLO.tpot_s,
-        metavar="S",
-        help="and each further one within so many, on average [%(default)s]",
-    )
+    add_slo(flags)
     flags.add_argument(
         "--jobs",
-        type=_count,
+        type=counted,
         default=os.cpu_count() or 1,
         metavar="N",
         help="runs at a time; more of them cost memory [one for each core]",
@@ -151,9 +136,9 @@ def _run(arguments: argparse.Namespace) -> int:
         lab = _lab()
         tasks = lab.tasks(plan)
     except PlanError as error:
-        return _fail(str(error), status=2)
+        return failed(str(error), status=2)
     except ModuleNotFoundError as error:
-        return _fail(f"{error}: vLLM's environment, with ullage[tune] in it, is needed", status=1)
+        return failed(f"{error}: vLLM's environment, with ullage[tune] in it, is needed", status=1)
     rows, whole = _measure(lab, plan, tasks)
     experiment = Experiment(plan.slo, plan.settings(), versions(), rows)
     if arguments.json is not None:
@@ -166,7 +151,7 @@ def _show(arguments: argparse.Namespace) -> int:
     try:
         return _tell(read_json(arguments.results), arguments)
     except (ResultsError, PairError) as error:
-        return _fail(str(error), status=2)
+        return failed(str(error), status=2)
 
 
 def _measure(lab: Lab, plan: Plan, tasks: Sequence[Task]) -> tuple[tuple[Measured, ...], bool]:
@@ -182,7 +167,7 @@ def _measure(lab: Lab, plan: Plan, tasks: Sequence[Task]) -> tuple[tuple[Measure
             whole = False
     if not whole:
         rows = list(in_full(rows, sorted({task.policy for task in tasks})))
-        _fail(f"interrupted: {len(rows)} of {len(tasks)} runs can be compared", status=130)
+        failed(f"interrupted: {len(rows)} of {len(tasks)} runs can be compared", status=130)
     return tuple(sorted(rows, key=lambda row: (row.cell, row.policy, row.seed))), whole
 
 
@@ -207,7 +192,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         loads=arguments.loads,
         seeds=arguments.seeds,
         requests=arguments.requests,
-        slo=Slo(arguments.slo_ttft, arguments.slo_tpot),
+        slo=slo_of(arguments),
         jobs=arguments.jobs,
     )
 
@@ -227,29 +212,8 @@ def _lab() -> Lab:
     return cast(Lab, import_module(LAB))
 
 
-def _fail(message: str, status: int) -> int:
-    print(f"ullage-tune: {message}", file=sys.stderr)
-    return status
-
-
-def _number(kind: Callable[[str], float], text: str, wanted: str) -> float:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: wanted {wanted} > 0")
-    return value
-
-
-def _count(text: str) -> int:
-    return int(_number(int, text, "a whole number"))
-
-
-def _seconds(text: str) -> float:
-    return _number(float, text, "seconds, a number")
-
-
 def _loads(text: str) -> tuple[float, ...]:
-    loads = (_number(float, part, "numbers like 0.7,0.85, each") for part in text.split(","))
-    return tuple(sorted(set(loads)))
+    try:
+        return tuple(sorted({positive(part) for part in text.split(",")}))
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or several like 0.7,0.85") from None

@@ -13,7 +13,7 @@ from ullage_tune.world import Joining, Loss, Scenario
 
 COLD_S: Final = 15.0
 """What a fresh server's first steps take beyond what they should: compiling and capturing graphs at
-its first batches. Of the order that vLLM's users report for large models; an assumption."""
+its first batches. An assumption: nothing was measured."""
 
 
 class Kind(NamedTuple):

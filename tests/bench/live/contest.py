@@ -33,10 +33,11 @@ from bench.live.routers import DEFAULT, ROUTERS, Stand, needs
 from bench.proxy import install_peers
 from bench.proxy.processes import TICK_S, Child, NotStartedError, check_free
 from twins.fleet import Fleet, Pace
+from ullage_tune.flags import add_slo
 from ullage_tune.gpu import ENGINES
 from ullage_tune.measure import Slo
 from ullage_tune.replay import figures
-from ullage_tune.replay.command import add_slice, add_slo, chosen, document
+from ullage_tune.replay.command import add_slice, chosen, document
 from ullage_tune.replay.player import Played, Target, play
 from ullage_tune.replay.prompts import Form
 from ullage_tune.sheets import Field, Sheet, shown

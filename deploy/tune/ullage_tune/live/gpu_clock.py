@@ -29,7 +29,10 @@ class GpuClock:
     """When the step before ends; `None`: the engine is idle."""
 
     def due_s(self, step_s: float, now_s: float) -> float:
-        """Take in a step that is asked for now; when it is done. Never before now."""
+        """When a step that is asked for at `now_s` will be done, ≥ `now_s`, if it takes `step_s`.
+
+        Both instants on one monotonic clock; seconds. The step is counted.
+        """
         due_s = (now_s if self._free_s is None else self._free_s) + step_s
         self.steps += 1
         self.busy_s += step_s

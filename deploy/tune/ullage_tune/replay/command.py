@@ -21,8 +21,8 @@ from msgspec import json
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ullage_tune.flags import add_slo, counted, failed, positive, slo_of
 from ullage_tune.generated import WORKLOADS, workload
-from ullage_tune.measure import Slo
 from ullage_tune.replay import figures
 from ullage_tune.replay.player import Fate, Played, Target, play
 from ullage_tune.replay.prompts import Form
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 KEY: Final = "OPENAI_API_KEY"
 _ASK_WITHIN_S: Final = 10.0
-_DEFAULT_SLO: Final = Slo()
 
 
 class ReplayError(Exception):
@@ -76,14 +75,14 @@ def add_replay(commands: "Commands") -> None:
     )
     flags.add_argument(
         "--at-once",
-        type=_count,
+        type=counted,
         default=2048,
         metavar="N",
         help="most connections; requests beyond wait, and are late [%(default)s]",
     )
     flags.add_argument(
         "--patience",
-        type=_positive,
+        type=positive,
         default=600.0,
         metavar="S",
         help="an answer that has not ended by then has failed [%(default)s]",
@@ -95,31 +94,13 @@ def add_replay(commands: "Commands") -> None:
 
 def add_slice(flags: argparse.ArgumentParser) -> None:
     """What of a workload is played, and how fast."""
-    flags.add_argument("--limit", type=_count, default=300, metavar="N", help="requests [300]")
+    flags.add_argument("--limit", type=counted, default=300, metavar="N", help="requests [300]")
     flags.add_argument(
         "--skip", type=int, default=0, metavar="N", help="a trace's first requests [0]"
     )
     flags.add_argument("--seed", type=int, default=1, metavar="N", help="of a generator [1]")
     flags.add_argument(
-        "--rate", type=_positive, metavar="R", help="requests a second, in the mean [its own]"
-    )
-
-
-def add_slo(flags: argparse.ArgumentParser) -> None:
-    """What goodput means."""
-    flags.add_argument(
-        "--slo-ttft",
-        type=_positive,
-        default=_DEFAULT_SLO.ttft_s,
-        metavar="S",
-        help="good: the first token within so many seconds [%(default)s]",
-    )
-    flags.add_argument(
-        "--slo-tpot",
-        type=_positive,
-        default=_DEFAULT_SLO.tpot_s,
-        metavar="S",
-        help="and each further one within so many, on average [%(default)s]",
+        "--rate", type=positive, metavar="R", help="requests a second, in the mean [its own]"
     )
 
 
@@ -128,17 +109,17 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         work = chosen(arguments)
     except (ValueError, TraceError, OSError) as error:
-        return _fail(str(error), 2)
+        return failed(str(error), 2)
     if arguments.json is not None and not arguments.json.parent.is_dir():
-        return _fail(f"--json {arguments.json}: no such folder", 2)
+        return failed(f"--json {arguments.json}: no such folder", 2)
     try:
         played, stopped = asyncio.run(_play(arguments, work))
     except ReplayError as error:
-        return _fail(str(error), 1)
+        return failed(str(error), 1)
     if arguments.json is not None:
         arguments.json.write_bytes(json.format(json.encode(document(played))))
     note = "; ".join([work.source, *figures.lines(played)])
-    row = figures.row(arguments.url, played, Slo(arguments.slo_ttft, arguments.slo_tpot))
+    row = figures.row(arguments.url, played, slo_of(arguments))
     rate_per_s = len(work.requests) / work.duration_s if work.duration_s else 0.0
     title = f"{work.name}, {len(work.requests)} requests, {rate_per_s:.3g} a second"
     print_sheet(Console(), figures.sheet(title, [row], note))
@@ -233,24 +214,3 @@ def _progress() -> Progress:
         transient=True,
         disable=not sys.stderr.isatty(),
     )
-
-
-def _fail(message: str, status: int) -> int:
-    print(f"ullage-tune: {message}", file=sys.stderr)
-    return status
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: wanted a number > 0")
-    return value
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: wanted a whole number > 0")
-    return int(text)
