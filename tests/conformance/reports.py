@@ -19,7 +19,7 @@ COVERED: Final[dict[int, tuple[str, ...]]] = {
         HTTP + "test_leaks.py::test_after_ten_thousand_outcomes_everything_is_back_where_it_began",
         CORE + "test_inflight.py::test_replicas_that_have_left_leave_nothing_behind",
     ),
-    4: (CORE + "test_affinity.py::test_a_million_distinct_keys_stay_under_the_cap",),
+    4: (CORE + "test_hot_keys.py::test_a_million_distinct_keys_stay_under_the_cap",),
     5: (
         CORE + "test_inflight.py::test_releasing_twice_releases_once",
         CORE + "test_inflight.py::test_an_error_releases_too",
@@ -50,12 +50,12 @@ COVERED: Final[dict[int, tuple[str, ...]]] = {
         HTTP + "test_breaker_at_work.py::test_affinity_does_not_pin_a_dead_replica",
     ),
     12: (
-        CORE + "test_affinity.py::test_a_hot_key_is_spread_over_as_many_as_its_rate_needs",
+        CORE + "test_hot_keys.py::test_a_hot_key_is_spread_over_as_many_as_its_rate_needs",
         HTTP
         + "test_asked.py"
         + "::test_a_hot_prefix_is_spread_over_as_many_replicas_as_its_rate_needs",
     ),
-    13: (CORE + "test_affinity.py::test_moderate_imbalance_leaves_nine_of_ten_turns_at_home",),
+    13: (CORE + "test_chains.py::test_moderate_imbalance_leaves_nine_of_ten_turns_at_home",),
     14: (
         "A connection that the replica closed while idle costs no request",
         "A reused connection that closes at the request",
