@@ -28,6 +28,7 @@ from ullage_router.http.errors import (
     too_many_connections,
 )
 from ullage_router.http.exchange import Exchange
+from ullage_router.http.listener import Guest
 from ullage_router.http.message import Request, whole_response
 from ullage_router.http.request import BODY, CONTINUE, HEAD, IDLE, TUNNEL, Phase, RequestReader
 from ullage_router.http.sockets import keep_alive
@@ -45,7 +46,7 @@ _LOOK_EVERY_S: Final = 0.05
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
-class Downstream(asyncio.Protocol):
+class Downstream(Guest):
     """One client connection."""
 
     _exchange: Exchange | None = None
@@ -174,6 +175,7 @@ class Downstream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come."""
+        self.is_in = True
         self._transport = cast(asyncio.Transport, transport)
         proxy = self._proxy
         limits = proxy.limits

@@ -46,13 +46,20 @@ def bound(address: Address, *, shared: bool) -> Iterator[socket.socket]:
         yield sock
 
 
+class Guest(asyncio.Protocol):
+    """Who is let in."""
+
+    is_in = False
+    """Its connection was made, so it will hear when that is lost."""
+
+
 class Listener:
     """The listening sockets of one address."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        welcome: Callable[[], asyncio.Protocol],
+        welcome: Callable[[], Guest],
         no_room: Callable[[OSError], None],
         not_let_in: Callable[[OSError], None],
         crowded: Callable[[int], bool],
@@ -72,7 +79,7 @@ class Listener:
         self._tls = tls
         self._handshake_timeout_s = handshake_timeout_s
         self._sockets: list[socket.socket] = []
-        self._arriving: set[asyncio.Task[None]] = set()
+        self._arriving: dict[Guest, asyncio.Task[None]] = {}
         self._paused: asyncio.TimerHandle | None = None
 
     def open(self, address: Address, *, share_port: bool) -> int:
@@ -90,13 +97,18 @@ class Listener:
         return port
 
     def close(self) -> None:
-        """Accept no more; those that have not finished TLS's handshake are let go."""
+        """Accept no more; those that have not finished TLS's handshake are let go.
+
+        Not those that are in, though their task has yet to hear of it: cancelled, it would close
+        their connection without a word to them.
+        """
         self._pause()
         for sock in self._sockets:
             sock.close()
         self._sockets.clear()
-        for task in self._arriving:
-            task.cancel()
+        for guest, task in self._arriving.items():
+            if not guest.is_in:
+                task.cancel()
 
     def _resume(self) -> None:
         self._paused = None
@@ -125,16 +137,18 @@ class Listener:
             if self._tls is not None and self._crowded(len(self._arriving)):
                 sock.close()  # It cannot be told why before its handshake.
                 continue
-            task = self._loop.create_task(self._let_in(sock))
-            self._arriving.add(task)
-            task.add_done_callback(self._arriving.discard)
+            self._meet(self._welcome(), sock)
 
-    async def _let_in(self, sock: socket.socket) -> None:
+    def _meet(self, guest: Guest, sock: socket.socket) -> None:
+        self._arriving[guest] = task = self._loop.create_task(self._let_in(guest, sock))
+        task.add_done_callback(lambda _: self._arriving.pop(guest))
+
+    async def _let_in(self, guest: Guest, sock: socket.socket) -> None:
         sock.settimeout(0.0)
         tls = self._tls
         try:
             await self._loop.connect_accepted_socket(
-                self._welcome,
+                lambda: guest,
                 sock,
                 ssl=tls,
                 ssl_handshake_timeout=self._handshake_timeout_s if tls else None,

@@ -21,6 +21,7 @@ from scripted_backend import (
     silent,
 )
 from ullage_router.config import Limits
+from ullage_router.http.downstream import Downstream
 
 
 def echo_target(received: Received) -> bytes:
@@ -366,6 +367,24 @@ async def test_stopping_cuts_what_outlasts_its_grace() -> None:
         assert (answer.status, answer.error["code"]) == (503, "router_stopping")
         assert await client.closed() == b""
         await eventually(lambda: not backend.open)
+
+
+async def test_who_came_in_the_very_moment_of_stopping_is_seen_off_like_the_others() -> None:
+    """Its connection is made, but whoever let it in has yet to hear of that."""
+
+    class Moment(set[Downstream]):
+        def add(self, client: Downstream) -> None:
+            super().add(client)
+            assert plane.proxy._listener is not None
+            plane.proxy._listener.close()
+
+    async with Backend(silent) as backend, data_plane(backend.url) as plane:
+        plane.proxy.clients = Moment()
+        client = await plane.client()
+        await eventually(lambda: plane.proxy.clients)
+        await plane.proxy.stop(grace_s=0.05)
+        assert await client.closed() == b""
+        assert not plane.proxy.clients
 
 
 async def test_a_client_that_half_closes_has_gone() -> None:
