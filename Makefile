@@ -6,7 +6,7 @@ PORT_BASE ?= 18800
 KEEP ?=
 FUZZ_SECONDS ?= 300
 LAB ?= --workload mooncake-like --workload azure-like --workload chat --load 0.5,0.7 \
-	--policy ullage --policy ullage_least_wait --policy least_in_flight --policy dynamo --policy llm_d \
+	--policy ullage --policy ullage_weighted --policy least_in_flight --policy dynamo --policy llm_d \
 	--policy omniscient --requests 600 --report .build/lab
 
 BIN := .venv/bin

@@ -84,7 +84,7 @@ def explained(router: Router, ask: Ask) -> dict[str, Any]:
             "max_tokens": ask.max_tokens,
             "priority": ask.priority,
             "cache_keys": len(ask.keys),
-            "cache_keys_known": known.level + 1 if known else 0,
+            "cache_keys_known": router.keys_known(need),
             "cache_key_per_s": (
                 round(known.placed.rate_per_s(router.now_s()), 3) if known else None
             ),

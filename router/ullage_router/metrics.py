@@ -44,7 +44,7 @@ HELP: Final[Mapping[str, str]] = {
     "replica_set_aside": "1 while the replica is left out: it gave no answer, or had no room.",
     "replica_ejected": "1 while the replica is left out until it has answered a probe.",
     "ejections": "Times the replica was left out because it failed again and again.",
-    "cache_keys": "Cache keys whose replica is remembered.",
+    "cache_keys": "Cache keys whose replicas are remembered.",
     "replica_standing": "1 for what the replica is now: eligible, silent, full, down, …",
     "decisions": "Decisions, by the rule that settled them.",
     "refusals": "Answers given in a replica's place, by code.",
@@ -228,7 +228,7 @@ class RouterCollector(Collector):
         idle = _gauge("idle_upstream_connections")
         idle.add_metric([], self._proxy.pool.idle)
         keys = _gauge("cache_keys")
-        keys.add_metric([], len(self._router.memory))
+        keys.add_metric([], self._router.keys_remembered)
         failed = _counter("handshakes_failed")
         failed.add_metric([], self._proxy.handshakes_failed)
         build = _gauge("build_info", "version")

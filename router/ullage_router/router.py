@@ -252,6 +252,19 @@ class Router:
             odds = self._odds_at(need.model, need.size, now_s)
         return choose(odds, need, now_s, rng, self._rules, self.memory, self.prefixes)
 
+    def keys_known(self, need: Need) -> int:
+        """How many of a request's keys some replica is known to know."""
+        if self._rules.choose.way is _LEAST_WAIT:
+            found = self.prefixes.found(need.keys)
+            return found[-1].level + 1 if found else 0
+        known = self.memory.find(need.keys)
+        return 0 if known is None else known.level + 1
+
+    @property
+    def keys_remembered(self) -> int:
+        """How many cache keys have replicas that are remembered."""
+        return len(self.memory) + len(self.prefixes)
+
     def odds(self, model: str | None = None, size: RequestClass = RequestClass.MIXED) -> Odds:
         """The candidates for such requests, as they stand now."""
         return self._odds_at(model, size, self.now_s())

@@ -1,6 +1,6 @@
 """What a decision costs, by the number of replicas and by what is known of the request's keys.
 
-    .venv/bin/python tests/bench/bench_decide.py [--way weighted] [--seconds 0.4] [--rounds 3]
+    .venv/bin/python tests/bench/bench_decide.py [--way least_wait] [--seconds 0.4] [--rounds 3]
 
 Everything is on: scores by size, trends, a returning replica, affinity, hot keys, requests in
 flight. In µs of CPU time, so that a busy machine does not count, of decisions that are timed one by
@@ -89,6 +89,8 @@ def said(index: int, score: float, seq: int) -> Snapshot:
         boot_id="boot",
         seq=seq,
         age_s=0.0,
+        step_s=0.02,
+        prefill_tokens_per_s=9_000.0,
         ts=0.0,
         scores=Scores(short=score * 0.95, long=score * 0.9),
     )
@@ -344,8 +346,9 @@ def rates() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    usual = str(RULES.choose.way)
     ways = [*map(str, Way)]
-    parser.add_argument("--way", choices=ways, default=ways[0], help=f"default {ways[0]}")
+    parser.add_argument("--way", choices=ways, default=usual, help=f"default {usual}")
     parser.add_argument("--seconds", type=float, default=0.4, help="per figure; default 0.4")
     parser.add_argument("--rounds", type=int, default=3, help="default 3")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")

@@ -45,6 +45,11 @@ listen = "127.0.0.1:{port}"
 [warm_up]
 ramp_s = 1.0
 """
+BY_SCORE = """
+[choose]
+way = "weighted"
+"""
+"""The mission's."""
 ROUND_ROBIN = """
 [choose]
 way = "round_robin"
@@ -292,7 +297,8 @@ async def converse(router: Router, talks: Sequence[Talk], turns: int) -> None:
 
 async def test_conversations_keep_their_home_and_so_vllm_its_cache(pair: Pair):
     rates = {}
-    for name, keys, seed in (("affinity", "", 100), ("round_robin", ROUND_ROBIN, 200)):
+    ways = (("default", "", 100), ("by score", BY_SCORE, 200), ("round robin", ROUND_ROBIN, 300))
+    for name, keys, seed in ways:
         await pair.until_idle()
         talks = [Talk(seed + i) for i in range(12)]
         counts = ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total")
@@ -307,12 +313,14 @@ async def test_conversations_keep_their_home_and_so_vllm_its_cache(pair: Pair):
         print(f"{name}: {hits:.0f} of {queries:.0f} prompt tokens were in the cache "
               f"({rates[name]:.1%}); {dict(whys)}; last at {dict(homes)}; "
               f"{moved} of {len(talks)} conversations moved")  # fmt: skip
-        if name == "affinity":
+        if name != "round robin":
+            first = "wait" if name == "default" else "new_key"
             assert [[turn.why for turn in talk.turns] for talk in talks] == [
-                ["new_key", "affinity", "affinity", "affinity"]
+                [first, "affinity", "affinity", "affinity"]
             ] * 12
             assert moved == 0
-    assert rates["affinity"] > rates["round_robin"] + 0.08, rates
+    assert rates["default"] > rates["round robin"] + 0.08, rates
+    assert rates["by score"] > rates["round robin"] + 0.08, rates
 
 
 async def test_what_is_explained_is_what_is_done_and_nothing_is_sent_for_it(pair: Pair):
@@ -334,10 +342,10 @@ async def test_what_is_explained_is_what_is_done_and_nothing_is_sent_for_it(pair
             before = await counts(router)
             told = await router.explain(first)
             assert await counts(router) == before
-            assert told["why"] == "new_key"
+            assert told["why"] == "wait"
             assert (told["request"]["cache_keys"], told["request"]["cache_keys_known"]) == (1, 0)
             reply = await router.chat(first)
-            assert (reply.replica, reply.why) == (told["replica"], "new_key")
+            assert (reply.replica, reply.why) == (told["replica"], "wait")
             homes.append(reply.replica)
 
             answer = reply.content["choices"][0]["message"]
@@ -578,7 +586,7 @@ async def test_a_killed_replica_gets_traffic_again_within_seconds_of_its_return(
     """One router goes by the sidecar, one by its own breaker: it has nobody to tell it."""
     server = pair.servers["b"]
     async with (
-        pair.router() as scored,
+        pair.router(BY_SCORE) as scored,
         pair.router(sidecar=False) as alone,
         Traffic(scored, "n/b") as by_sidecar,
         Traffic(alone, server.url.removeprefix("http://")) as by_breaker,

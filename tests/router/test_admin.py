@@ -142,7 +142,7 @@ def test_decisions_can_be_read_with_their_reasons() -> None:
     assert first.pop("at") == pytest.approx(second.pop("at"), abs=60.0)
     assert first == {
         "replica": "gpu-01/engine",
-        "why": "score",
+        "why": "wait",
         "score": 0.7,
         "in_flight": 0,
         "second_try": False,
@@ -155,11 +155,11 @@ def test_decisions_can_be_read_with_their_reasons() -> None:
                 "score": 0.7,
                 "trend": 1.0,
                 "effective": 0.7,
-                "weight": pytest.approx(0.49),
+                "weight": 1.0,
                 "odds": 1.0,
                 "home": False,
-                "wait_s": None,
-                "uncached_tokens": None,
+                "wait_s": pytest.approx(3 * 100 * 1e-4 + 8 * 0.02 / 4),
+                "uncached_tokens": 100,
             }
         ],
     }

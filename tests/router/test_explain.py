@@ -23,6 +23,7 @@ from explained_site import (
     keyed,
     site,
 )
+from mission import AS_ASKED, BY_SCORE
 from raw_client import Client, request
 from scripted_backend import Backend, Header, answering, response
 from serving import serving
@@ -94,7 +95,7 @@ async def test_it_is_so_for_a_key_that_must_leave_or_may_not_yet() -> None:
 
 
 async def test_it_is_so_for_a_hot_key() -> None:
-    rules = Rules(affinity=AffinityPolicy(hot_per_s=2.0))
+    rules = Rules(BY_SCORE, affinity=AffinityPolicy(hot_per_s=2.0))
     async with site(4, rules) as it:
         said = []
         for _ in range(40):
@@ -129,7 +130,7 @@ async def test_it_is_so_for_the_model_and_the_size_that_the_request_has() -> Non
 
 
 async def test_it_is_so_for_a_request_that_brings_no_id() -> None:
-    rules = Rules(affinity=AffinityPolicy(enabled=False))
+    rules = Rules(BY_SCORE, affinity=AffinityPolicy(enabled=False))
     async with site(4, rules, scores=(0.9, 0.9, 0.9, 0.9)) as it:
         client = await it.plane.client()
         for _ in range(30):
@@ -252,9 +253,10 @@ async def test_what_is_known_of_the_request_is_told() -> None:
         assert (await judged(it, body))["cache_key_per_s"] == 0.074  # 0.2 / e
 
 
-async def test_headers_that_choosing_goes_by_are_honoured() -> None:
+@pytest.mark.parametrize("rules", [AS_ASKED, Rules()])
+async def test_headers_that_choosing_goes_by_are_honoured(rules: Rules) -> None:
     body = {"priority": 5, "prompt_cache_key": "k"}
-    async with site(1) as it:
+    async with site(1, rules) as it:
         assert (await judged(it, body, [(PRIORITY.title(), b" -3 ")]))["priority"] == -3
         await it.ask(headers=keyed(b"header"))
         assert (await judged(it, body, keyed(b"header")))["cache_keys_known"] == 1
@@ -265,7 +267,7 @@ async def test_headers_that_choosing_goes_by_are_honoured() -> None:
 
 
 async def test_a_session_header_of_the_operators_choice_is_honoured() -> None:
-    rules = Rules(affinity=AffinityPolicy(session_header="X-Conversation"))
+    rules = Rules(BY_SCORE, affinity=AffinityPolicy(session_header="X-Conversation"))
     async with site(1, rules) as it:
         assert (await judged(it, {}, [(b"x-conversation", b"s")]))["cache_keys"] == 1
         assert (await judged(it, {}, [(b"x-session-id", b"s")]))["cache_keys"] == 0

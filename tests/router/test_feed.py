@@ -334,7 +334,7 @@ async def test_when_all_sidecars_fall_silent_the_router_goes_by_its_own_counts()
         (feed,) = feeds
         pages = {sidecar.url: feed}
         await eventually(lambda: feed.polls[Poll.NEW])
-        assert router.choose(Ask()).why is Why.SCORE
+        assert router.choose(Ask()).why is Why.WAIT
         assert replicas_page(router, pages, clock_s)["routing_by"] == "score"
         await sidecar.stop()
         await eventually(lambda: feed.polls[Poll.UNREACHABLE])

@@ -50,7 +50,7 @@ async def test_it_routes_by_a_sidecars_word_and_shows_it() -> None:
             assert {a.body for a in completions} == {b"empty"}
             client.close()
             async with session.get(f"{admin}/metrics") as page:
-                assert 'ullage_router_decisions_total{why="score"} 20.0' in await page.text()
+                assert 'ullage_router_decisions_total{why="wait"} 20.0' in await page.text()
             async with session.get(f"{admin}/healthz") as page:
                 assert page.status == 200
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from mission import AS_ASKED, BY_SCORE
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core.ask import Ask
 from ullage_router.core.breaker import Breaker, BreakerPolicy, Condition
 from ullage_router.core.fleet import fleet_of, hear, relist
-from ullage_router.core.policy import AffinityPolicy, Policy
+from ullage_router.core.policy import AffinityPolicy, Policy, Way
 from ullage_router.core.rules import Rules
 from ullage_router.router import Router
 from ullage_shared.snapshot import RequestClass
@@ -27,7 +28,7 @@ class Clock:
         return self.now_s
 
 
-def router_with(*urls: str, rules: Rules = Rules(), score: float = 0.5) -> tuple[Router, Clock]:  # noqa: B008
+def router_with(*urls: str, rules: Rules = AS_ASKED, score: float = 0.5) -> tuple[Router, Clock]:
     """A router, and its clock, of replicas that a sidecar speaks for."""
     clock = Clock()
     fleet = fleet_with(dict.fromkeys(urls, score), now_s=clock.now_s)
@@ -46,7 +47,7 @@ def held(router: Router, url: str) -> Breaker:
 def test_a_replica_that_cannot_be_reached_is_logged_when_it_begins_and_when_it_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    router = Router(fleet_of([A]), Rules(), random.Random(0), now_s=iter(range(99)).__next__)
+    router = Router(fleet_of([A]), AS_ASKED, random.Random(0), now_s=iter(range(99)).__next__)
     (replica,) = router.fleet.replicas.values()
     with caplog.at_level(logging.INFO):
         for _ in range(2):
@@ -60,7 +61,7 @@ def test_a_replica_that_cannot_be_reached_is_logged_when_it_begins_and_when_it_e
 
 
 def test_a_replica_that_leaves_takes_its_counts_along() -> None:
-    router = Router(fleet_of([A, B]), Rules(), random.Random(0))
+    router = Router(fleet_of([A, B]), AS_ASKED, random.Random(0))
     for replica in router.fleet.replicas.values():
         hold, _ = router.dispatch(replica)
         hold.release()
@@ -195,7 +196,7 @@ def test_the_rules_of_ejection_may_change_at_any_time() -> None:
     router, _ = router_with(A, B)
     errs(router, A, 3)
     assert {router.choose(Ask()).replica.key for _ in range(50)} == {B}  # type: ignore[union-attr]
-    router.rules = Rules(breaker=BreakerPolicy(max_ejected_share=0.0))
+    router.rules = Rules(BY_SCORE, breaker=BreakerPolicy(max_ejected_share=0.0))
     assert {router.choose(Ask()).replica.key for _ in range(200)} == {A, B}  # type: ignore[union-attr]
 
 
@@ -206,7 +207,7 @@ def test_a_lower_bound_on_keys_holds_from_the_next_request_on() -> None:
     router, _ = router_with(A, B)
     for key in range(100):
         router.choose(Ask(keys=(key,)))
-    router.rules = Rules(affinity=AffinityPolicy(max_keys=10))
+    router.rules = Rules(BY_SCORE, affinity=AffinityPolicy(max_keys=10))
     router.choose(Ask(keys=(1_000,)))
     assert len(router.memory) == 10
     assert router.choose(Ask(keys=(1_000,))).why == "affinity"
@@ -215,7 +216,7 @@ def test_a_lower_bound_on_keys_holds_from_the_next_request_on() -> None:
 def test_another_floor_holds_from_the_next_request_on() -> None:
     router, _ = router_with(A, B, score=0.5)
     assert router.choose(Ask()).why == "score"
-    router.rules = Rules(Policy(floor=0.6))
+    router.rules = Rules(Policy(Way.WEIGHTED, floor=0.6))
     assert router.choose(Ask()).why == "full"
     assert router.breathing(None) == 0
 
@@ -225,7 +226,7 @@ def test_models_that_clients_make_up_leave_nothing_behind() -> None:
     clock = Clock()
     heard = document(snapshot(A, models=("one",)), snapshot(B, models=("two",)))
     fleet, _ = hear(fleet_of([]), "http://sidecar:9400", heard, clock.now_s)
-    router = Router(fleet, Rules(), random.Random(1), clock)
+    router = Router(fleet, AS_ASKED, random.Random(1), clock)
     for number in range(500):
         ask = Ask(model=f"made up {number}")
         router.explain(ask)
@@ -240,7 +241,7 @@ def test_models_that_nobody_serves_are_all_one_kind_of_request() -> None:
     1,000 replicas. In an overload it even has a queue of its own, ahead of all who wait."""
     heard = document(snapshot(A, models=("one",)), snapshot(B, models=("two",)))
     fleet, _ = hear(fleet_of([]), "http://sidecar:9400", heard, 0.0)
-    router = Router(fleet, Rules(), random.Random(1), lambda: 0.0)
+    router = Router(fleet, AS_ASKED, random.Random(1), lambda: 0.0)
     assert router.need(Ask(model="a")) == router.need(Ask(model="b"))
     assert router.need(Ask(model="one")) != router.need(Ask(model="two"))
     assert router.need(Ask(model="one")) != router.need(Ask(model="a"))
@@ -264,14 +265,14 @@ def test_a_picture_is_kept_as_long_as_it_holds_and_no_longer() -> None:
 
 
 def test_to_explain_throws_no_dice_of_the_routers_and_foretells_the_next_choice() -> None:
-    router, _ = router_with(A, B, C, rules=Rules(affinity=AffinityPolicy(enabled=False)))
+    router, _ = router_with(A, B, C, rules=Rules(BY_SCORE, affinity=AffinityPolicy(enabled=False)))
     for _ in range(200):
         said = [router.explain(Ask()) for _ in range(2)]
         assert said == [router.choose(Ask())] * 2
 
 
 def test_to_explain_with_a_key_makes_it_neither_known_nor_hotter() -> None:
-    router, _ = router_with(A, B, rules=Rules(affinity=AffinityPolicy(hot_per_s=1.0)))
+    router, _ = router_with(A, B, rules=Rules(BY_SCORE, affinity=AffinityPolicy(hot_per_s=1.0)))
     ask = Ask(keys=(7,))
     for _ in range(50):
         assert router.explain(ask).why == "new_key"
@@ -284,7 +285,7 @@ def test_to_explain_with_a_key_makes_it_neither_known_nor_hotter() -> None:
 def test_a_replica_that_fails_and_answers_in_turn_is_two_lines_a_moment_and_not_two_a_request(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    router = Router(fleet_of([A]), Rules(), random.Random(0), now_s=lambda: 1.0)
+    router = Router(fleet_of([A]), AS_ASKED, random.Random(0), now_s=lambda: 1.0)
     (replica,) = router.fleet.replicas.values()
     with caplog.at_level(logging.INFO):
         for _ in range(100):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from mission import BY_SCORE
 from raw_client import Client
 from ullage_router.config import Limits
 from ullage_router.core.fleet import Fleet, fleet_of
@@ -20,7 +21,7 @@ from ullage_router.http.proxy import Proxy
 from ullage_router.router import Router
 from ullage_shared.address import Address
 
-BY_LOAD = Rules(affinity=AffinityPolicy(enabled=False))
+BY_LOAD = Rules(BY_SCORE, affinity=AffinityPolicy(enabled=False))
 """Whoever asks the same again may be sent anywhere."""
 
 

@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestServer
 from prometheus_client import CollectorRegistry
 
 from data_plane import Plane, data_plane
+from mission import AS_ASKED
 from raw_client import Answer, request
 from scripted_backend import Backend, Header, Received, answering, response
 from snapshots import document, snapshot
@@ -129,7 +130,7 @@ def _without_home(page: Any) -> Any:
 @asynccontextmanager
 async def site(
     replicas: int = 3,
-    rules: Rules = Rules(),  # noqa: B008 -- frozen
+    rules: Rules = AS_ASKED,
     *,
     scores: Sequence[float | None] | None = None,
     answer: bytes | Callable[[Received], bytes] = WELL,
@@ -167,7 +168,7 @@ def router_with(
     clock = Clock()
     fleet, faults = hear(fleet_of(listed), SIDECAR, document(*heard), clock.now_s)
     assert not faults
-    return Router(fleet, rules or Rules(), Random(1), clock), clock
+    return Router(fleet, rules or AS_ASKED, Random(1), clock), clock
 
 
 def told(router: Router, ask: Ask | None = None) -> Any:

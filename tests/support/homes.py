@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 from types import MappingProxyType
 
+from mission import AS_ASKED
 from snapshots import fleet_with
 from ullage_router.core.affinity import Memory
 from ullage_router.core.decide import Decision, Need, Why, decide
@@ -17,7 +18,7 @@ A, B, C = (f"http://{name}:8000" for name in "abc")
 SIDECAR = "http://sidecar:9400"
 KEY = 7
 SYSTEM = 1
-RULES = Rules()
+RULES = AS_ASKED
 EIGHT = [f"http://r{i}:8000" for i in range(8)]
 EQUAL = fleet_with(dict.fromkeys(EIGHT, 0.9))
 

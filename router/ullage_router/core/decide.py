@@ -62,6 +62,7 @@ class Why(StrEnum):
 
 
 _WHY: Final = {basis: Why(basis) for basis in Basis}
+_NO_KEY: Final = _WHY | {Basis.SCORE: Why.WAIT}
 _AFFINITY, _NEW_KEY, _HOT_KEY = Why.AFFINITY, Why.NEW_KEY, Why.HOT_KEY
 """The usual ones: to look a member up in its enum takes as long as the rest of a line."""
 _NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
@@ -82,12 +83,19 @@ class Need(msgspec.Struct, frozen=True, gc=False):
 
 
 class Waits(msgspec.Struct, frozen=True, gc=False):
-    """What was expected of those that could be chosen, in the order of the seats."""
+    """What was expected of those that were looked at."""
 
-    waits_s: tuple[float, ...]
-    uncached: tuple[int, ...]
+    places: Sequence[int]
+    """Which of those that could be chosen, in the order of the seats."""
+    waits_s: Sequence[float]
+    uncached: Sequence[int]
     """Tokens of the prompt that were to be computed there."""
-    weights: tuple[float, ...]
+    weights: Sequence[float]
+
+    def by_place(self) -> dict[int, tuple[float, int, float]]:
+        """Wait, uncached tokens and weight of each that was looked at."""
+        told = zip(self.waits_s, self.uncached, self.weights, strict=True)
+        return dict(zip(self.places, told, strict=True))
 
 
 class Look(msgspec.Struct, frozen=True, gc=False):
@@ -182,21 +190,22 @@ def _least_wait(
     """By when the first token is expected: who knows the beginning has less to compute."""
     seats, tokens = odds.seats, max(need.prompt_tokens, LEAST_UNCACHED)
     expected = odds.expected()
-    keys = need.keys if rules.affinity.enabled else ()
-    uncached = expected.uncached(tokens, keys, need.shares, prefixes)
-    waits = waits_of(expected.rows, uncached)
+    found = prefixes.found(need.keys) if rules.affinity.enabled else []
+    places = expected.places(found, prefixes, rng.random())
+    uncached = expected.uncached(places, tokens, found, need.shares, prefixes)
+    waits = waits_of(expected.rows(places), uncached)
     weights = weights_of(waits, rules.choose.temperature * expected.typical.step_s)
     if odds.returning:
         kept = [
-            weight if seat.share >= 1.0 or rng.random() < seat.share else 0.0
-            for seat, weight in zip(seats, weights, strict=True)
+            weight if (share := seats[place].share) >= 1.0 or rng.random() < share else 0.0
+            for place, weight in zip(places, weights, strict=True)
         ]
         weights = kept if any(kept) else weights
-    place = drawn(weights, rng)
-    seat, left = seats[place], uncached[place]
-    told = Waits(tuple(waits), tuple(uncached), tuple(weights))
+    taken = drawn(weights, rng)
+    seat, left = seats[places[taken]], uncached[taken]
+    told = Waits(places, waits, uncached, weights)
     look = Look(odds.line_up.seats, odds.line_up.exponent, tuple(odds.scores), full, told)
-    why = _AFFINITY if left < tokens else Why.WAIT
+    why = _AFFINITY if left < tokens else _NO_KEY[odds.line_up.basis]
     return Decision(seat.replica, why, seat.score, look=look, uncached=left)
 
 

@@ -24,7 +24,7 @@ class Candidate(NamedTuple):
     home: bool
     """Was the request's key at home there?"""
     wait_s: float | None = None
-    """By `least_wait`: when its first token was expected there."""
+    """By `least_wait`: when its first token was expected there; None: it was not looked at."""
     uncached_tokens: int | None = None
     """Likewise: of its prompt, to be computed there."""
 
@@ -35,21 +35,19 @@ def candidates(decision: Decision) -> list[Candidate]:
     if look is None:
         return []
     home = decision.known.home if decision.known else None
-    able = iter(look.scores)
+    able = enumerate(look.scores)
     waits = look.waits
-    expected = (
-        iter(zip(waits.waits_s, waits.uncached, waits.weights, strict=True)) if waits else None
-    )
+    expected = waits.by_place() if waits else {}
     rows = []
     for seat in look.seats:
         key, weight, wait_s, left = seat.replica.key, 0.0, None, None
         score = look.full.get(key)
         if score is None:
-            score = next(able)
-            if expected is None:
+            place, score = next(able)
+            if waits is None:
                 weight = weight_of(seat, score, look.exponent)
-            else:
-                wait_s, left, weight = next(expected)
+            elif place in expected:
+                wait_s, left, weight = expected[place]
         is_home = key == home if waits is None else left is not None and left < max(waits.uncached)
         name = seat.replica.id
         rows.append(

@@ -14,10 +14,10 @@ Rule: a change of one count costs one candidate's arithmetic, whatever the size 
 from bisect import bisect_left
 from itertools import islice
 
+from ullage_router.core.expected import Expected
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import Basis, LineUp, Seat, by_seed
 from ullage_router.core.selection import MOST_AT_ONCE, Field, parts_of
-from ullage_router.core.waits import Expected
 
 
 class Odds:

@@ -26,12 +26,12 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     way: Annotated[
         Way,
         Meta(
-            description="How one replica is chosen among those with headroom: `weighted`, at odds "
-            "of score ^ `exponent`; `highest` score; `two_choices`, the one of two with fewer "
-            "requests from this router; `least_in_flight`; `round_robin`; `least_wait`, where its "
-            "first token is expected soonest, by what has to be computed before it."
+            description="How one replica is chosen among those with headroom: `least_wait`, where "
+            "its first token is expected soonest, by what has to be computed before it; "
+            "`weighted`, at odds of score ^ `exponent`; `highest` score; `two_choices`, the one "
+            "of two with fewer requests from this router; `least_in_flight`; `round_robin`."
         ),
-    ] = Way.WEIGHTED
+    ] = Way.LEAST_WAIT
     temperature: Annotated[
         float,
         Meta(
@@ -53,8 +53,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exponent: Annotated[
         Annotated[float, Meta(ge=0.0, le=16.0)] | Literal["auto"],
         Meta(
-            description="A replica's weight is its score to this power. Higher favours the "
-            "emptiest replica more, until all requests of one poll interval go there. "
+            description="By `weighted`: a replica's weight is its score to this power. Higher "
+            "favours the emptiest replica more, until all requests of one poll interval go there. "
             '`"auto"`: 2 for up to 8 replicas, then 1 + √(8 / replicas).',
         ),
     ] = 2.0
@@ -101,8 +101,8 @@ class AffinityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0.0,
             le=1.0,
-            description="Score, 0..1, above which a key's replica keeps its requests. Between "
-            "`choose.floor` and this it keeps the share `stay_chance` of them.",
+            description="Not by `least_wait`: score, 0..1, above which a key's replica keeps its "
+            "requests. Between `choose.floor` and this it keeps the share `stay_chance` of them.",
         ),
     ] = 0.3
     stay_chance: Annotated[
@@ -110,8 +110,9 @@ class AffinityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0.0,
             le=1.0,
-            description="The share of a key's requests that its replica keeps while its score is "
-            "between `choose.floor` and `stay_above`. Higher hits the cache more, and waits more.",
+            description="Not by `least_wait`: the share of a key's requests that its replica keeps "
+            "while its score is between `choose.floor` and `stay_above`. Higher hits "
+            "the cache more, and waits more.",
         ),
     ] = 0.7
     dwell_s: Annotated[
@@ -119,17 +120,18 @@ class AffinityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0.0,
             le=86_400.0,
-            description="How long, in seconds, a key that has moved stays where it is, unless its "
-            "replica is gone. Lower follows the load, and the cache hits less.",
+            description="Not by `least_wait`: how long, in seconds, a key that has moved stays "
+            "where it is, unless its replica is gone. Lower follows the load, and the cache "
+            "hits less.",
         ),
     ] = 30.0
     hot_per_s: Annotated[
         float,
         Meta(
             gt=0.0,
-            description="Requests a second of one key, over the whole cluster, above which one "
-            "replica is too few for it: it gets one for each `hot_per_s`. Half of what one replica "
-            "serves is a good value.",
+            description="Not by `least_wait`: requests a second of one key, over the whole "
+            "cluster, above which one replica is too few for it: it gets one for each "
+            "`hot_per_s`. Half of what one replica serves is a good value.",
         ),
     ] = 50.0
     routers: Annotated[

@@ -14,8 +14,8 @@ Each key has a bit for each replica: what all replicas share costs no more than 
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 from ullage_router.core.fleet import Replica
 
@@ -23,6 +23,15 @@ _MOST_BITS: Final = 4096
 """Incarnations of replicas; with one more, all is forgotten: it has taken days."""
 _MOST_NEW: Final = 10
 _FIRST, _LAST = 2, 8
+
+
+class Found(NamedTuple):
+    """Some that have as much of a prompt."""
+
+    holders: int
+    """The bits of the replicas."""
+    level: int
+    """The index of the longest key that they have."""
 
 
 class Prefixes:
@@ -36,28 +45,39 @@ class Prefixes:
         """Which bit is that of each replica's present incarnation, by key."""
         self._boot_ids: list[str | None] = []
         """The incarnation, by bit."""
+        self._whose: list[str] = []
+        """The replica's key, by bit."""
         self.given = 0
-        """How many bits have been given: with another one, what `bits` said may be old."""
+        """How many bits have been given: with another one, what `bit_of` said may be old."""
 
     def __len__(self) -> int:
         return len(self._holders)
 
-    def found(self, keys: Sequence[int]) -> list[tuple[int, int]]:
-        """Who has some of it: the bits of replicas, and the index of the longest key that they
-        have; that of the longest key comes last."""
+    def found(self, keys: Sequence[int]) -> list[Found]:
+        """Who has some of it, those with the longest key last."""
         seen, rows, holders_of = 0, [], self._holders.get
         for level in range(len(keys) - 1, -1, -1):
             holders = holders_of(keys[level])
             if holders is not None and (new := holders & ~seen):
                 seen |= new
-                rows.append((new, level))
+                rows.append(Found(new, level))
         return rows[::-1]
 
-    def bits(self, replicas: Iterable[Replica]) -> list[int]:
-        """The bit of each; 0: it was sent nothing since it started. Good while `given` stays."""
-        return [self._known_bit(replica) for replica in replicas]
+    def some_of(self, holders: int, most: int, thrown: float) -> Iterator[str]:
+        """The keys of up to `most` replicas that have these bits, from any one on. `thrown`: 0 to 1
+        says which."""
+        begin = int(thrown * len(self._whose))
+        behind = holders >> begin << begin
+        for part in (behind, holders ^ behind):
+            left = part
+            while left and most > 0:
+                first = left & -left
+                yield self._whose[first.bit_length() - 1]
+                left ^= first
+                most -= 1
 
-    def _known_bit(self, replica: Replica) -> int:
+    def bit_of(self, replica: Replica) -> int:
+        """Its bit; 0: it was sent nothing since it started. Good while `given` stays."""
         place = self._places.get(replica.key)
         if place is None or self._boot_ids[place] not in (None, replica.boot_id):
             return 0
@@ -65,7 +85,7 @@ class Prefixes:
 
     def keep(self, keys: Sequence[int], replica: Replica) -> None:
         """A request with these keys goes there."""
-        bit, holders = self._bit_of(replica), self._holders
+        bit, holders = self._bit_for(replica), self._holders
         if len(keys) > _MOST_NEW:
             keys = (*keys[:_FIRST], *keys[-_LAST:])
         for key in keys:
@@ -74,15 +94,17 @@ class Prefixes:
         while len(holders) > self.max_keys:
             holders.popitem(last=False)
 
-    def _bit_of(self, replica: Replica) -> int:
-        if bit := self._known_bit(replica):
+    def _bit_for(self, replica: Replica) -> int:
+        if bit := self.bit_of(replica):
             self._boot_ids[self._places[replica.key]] = replica.boot_id
             return bit
         if len(self._boot_ids) >= _MOST_BITS:
             self._holders.clear()
             self._places.clear()
             self._boot_ids.clear()
+            self._whose.clear()
         self.given += 1
         place = self._places[replica.key] = len(self._boot_ids)
         self._boot_ids.append(replica.boot_id)
+        self._whose.append(replica.key)
         return 1 << place

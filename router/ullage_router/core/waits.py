@@ -18,21 +18,17 @@ A replica whose speeds are not known yet is taken for a typical one: the median 
 known, or else `TOKEN_S` and `STEP_S`. Where nothing is known of any, this is the least backlog.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, islice
+from collections.abc import Sequence
+from itertools import accumulate
 from math import exp
 from random import Random
 from statistics import median
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from ullage_router.core.inflight import InFlight
-from ullage_router.core.prefixes import Prefixes
 from ullage_shared.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from ullage_router.core.lineup import Seat
 
 WORK: Final = 3.0
 COMPANY: Final = 0.25
@@ -142,56 +138,6 @@ def row_of(key: str, pace: Pace, typical: Typical, load: InFlight) -> Row:
         share,
         CROWD * step_s,
     )
-
-
-class Expected:
-    """The rows of those that may be chosen, kept up with what this router sends them.
-
-    Rule: a change of one replica's requests costs one row, whatever the size of the fleet.
-    """
-
-    __slots__ = ("_bits", "_given", "_load", "_place", "_seats", "_seen", "rows", "typical")
-
-    def __init__(self, seats: Sequence["Seat"], place: Mapping[str, int], load: InFlight) -> None:
-        self._seats = seats
-        self._place = place
-        self._load = load
-        self._seen = load.changed
-        self.typical = typical_of([seat.pace for seat in seats])
-        self.rows = [self._row(seat) for seat in seats]
-        self._bits: list[int] = []
-        self._given = -1
-
-    def uncached(
-        self, tokens: int, keys: Sequence[int], shares: Sequence[float], prefixes: Prefixes
-    ) -> list[int]:
-        """Of a prompt with so many tokens, about how many each has yet to compute."""
-        if self._given != prefixes.given:
-            self._given = prefixes.given
-            self._bits = prefixes.bits(seat.replica for seat in self._seats)
-        left = [tokens] * len(self._bits)
-        for holders, level in prefixes.found(keys):
-            rest = max(tokens - int(tokens * shares[level]), LEAST_UNCACHED)
-            left = [rest if holders & bit else n for bit, n in zip(self._bits, left, strict=True)]
-        return left
-
-    def catch_up(self) -> None:
-        """Take in what has been sent, begun and ended since the last look."""
-        load = self._load
-        new = load.changed - self._seen
-        if not new:
-            return
-        self._seen = load.changed
-        if new > len(load.changes) or new > len(self._seats):
-            self.rows = [self._row(seat) for seat in self._seats]
-            return
-        for key in {*islice(reversed(load.changes), new)}:
-            place = self._place.get(key)
-            if place is not None:
-                self.rows[place] = self._row(self._seats[place])
-
-    def _row(self, seat: "Seat") -> Row:
-        return row_of(seat.replica.key, seat.pace, self.typical, self._load)
 
 
 def weights_of(waits: Sequence[float], temperature_s: float) -> list[float]:

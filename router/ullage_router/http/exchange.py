@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from ullage_router.http.proxy import Proxy
 
 _MOST_REPLICAS: Final = 2
-_IDLE_CLOSE_S: Final = 0.25
+_IDLE_CLOSE_S: Final = 1.0
+"""Seconds. A busy machine may be late to hear of it."""
 _OK: Final = 200
 _FULL: Final = 503
 _END_BYTES: Final = 4096

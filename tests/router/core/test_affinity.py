@@ -10,12 +10,13 @@ from random import Random
 import pytest
 
 from homes import EQUAL, KEY, RULES, SIDECAR, A, Asked, B, at_home, spread, where
+from mission import BY_SCORE
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core.affinity import Move
 from ullage_router.core.breaker import BreakerPolicy, Event, after
 from ullage_router.core.decide import Why
 from ullage_router.core.fleet import Fleet, fleet_of, hear, with_breaker
-from ullage_router.core.policy import AffinityPolicy, Policy
+from ullage_router.core.policy import AffinityPolicy, Policy, Way
 from ullage_router.core.rules import Rules
 from ullage_shared.snapshot import State
 
@@ -56,10 +57,10 @@ def test_at_the_floor_and_below_a_key_never_stays(score: float) -> None:
 
 def test_the_tiers_are_the_operators_to_set() -> None:
     affinity = AffinityPolicy(stay_above=0.6, stay_chance=0.0)
-    rules = Rules(choose=Policy(floor=0.5), affinity=affinity)
+    rules = Rules(choose=Policy(Way.WEIGHTED, floor=0.5), affinity=affinity)
     assert stays(nextafter(0.6, 1.0), rules) == TIERS
     assert stays(0.6, rules) == 0
-    assert stays(0.3, Rules(affinity=AffinityPolicy(stay_above=0.0))) == TIERS
+    assert stays(0.3, Rules(BY_SCORE, affinity=AffinityPolicy(stay_above=0.0))) == TIERS
 
 
 def test_what_this_router_has_sent_to_the_home_counts_in_the_tiers() -> None:
@@ -103,7 +104,7 @@ def test_a_key_whose_home_alone_has_room_stays_and_says_so() -> None:
 
 
 def test_without_affinity_keys_settle_nothing() -> None:
-    asked = Asked(Rules(affinity=AffinityPolicy(enabled=False)))
+    asked = Asked(Rules(BY_SCORE, affinity=AffinityPolicy(enabled=False)))
     asked.memory.keep((KEY,), None, A, Move.STAY, 0.0)
     decisions = [asked.send(fleet_with({A: 0.9, B: 0.9})) for _ in range(100)]
     assert {decision.why for decision in decisions} == {Why.SCORE}
@@ -218,7 +219,7 @@ def test_a_key_leaves_a_removed_replica_at_once() -> None:
 
 def test_a_key_leaves_a_replica_silent_for_too_long_at_once() -> None:
     """Report 11: affinity pins a dead replica."""
-    asked = Asked(Rules(affinity=AffinityPolicy(dwell_s=1_000.0)))
+    asked = Asked(Rules(BY_SCORE, affinity=AffinityPolicy(dwell_s=1_000.0)))
     asked.memory.keep((KEY,), None, B, Move.STAY, 0.0)
     known = asked.memory.find((KEY,))
     assert known is not None

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from homes import EIGHT, EQUAL, SIDECAR, SYSTEM, A, Asked, B, C, where
+from mission import BY_SCORE
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core.affinity import Move
 from ullage_router.core.decide import Why
@@ -54,7 +55,7 @@ def test_the_longest_known_key_wins() -> None:
 
 def test_a_conversation_spilled_off_a_full_system_prompt_is_at_home_where_it_went() -> None:
     fleet = fleet_with({A: 0.15, B: 0.9})
-    asked = Asked(Rules(affinity=AffinityPolicy(dwell_s=1e9)))
+    asked = Asked(Rules(BY_SCORE, affinity=AffinityPolicy(dwell_s=1e9)))
     asked.memory.keep((SYSTEM, 99), None, A, Move.STAY, 0.0)
     placed = asked.memory.find((SYSTEM,))
     assert placed is not None

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mission import AS_ASKED
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core.affinity import Memory, Move
 from ullage_router.core.breaker import Breaker, BreakerPolicy, Condition, Event, after
@@ -206,7 +207,7 @@ def test_a_second_try_of_a_keyed_request_leaves_its_home_alone() -> None:
     memory.keep((1,), None, A, Move.STAY, 0.0)
     fleet = fleet_with({A: 0.9, B: 0.2})
     load, dice = InFlight(), Random(1)
-    decision = decide(fleet, Need(keys=(1,)), 0.0, dice, Rules(), load, memory, (A,))
+    decision = decide(fleet, Need(keys=(1,)), 0.0, dice, AS_ASKED, load, memory, (A,))
     assert decision.replica == fleet.replicas[B]
 
 
@@ -224,7 +225,7 @@ def test_a_key_stays_or_moves_by_the_score_for_its_requests_size(
     )
     fleet, _ = hear(fleet_of([]), "http://sidecar:9400", said, 0.0)
     need = Need(size=size, keys=(1,))
-    assert decide(fleet, need, 0.0, Random(1), Rules(), InFlight(), memory).why is why
+    assert decide(fleet, need, 0.0, Random(1), AS_ASKED, InFlight(), memory).why is why
 
 
 RETURNING = Breaker(Condition.RETURNING, since_s=0.0, until_s=0.0, whole_s=10.0)
@@ -250,7 +251,7 @@ def test_a_key_whose_home_returns_keeps_a_tenth_of_its_requests_there() -> None:
     memory.keep((1,), None, A, Move.STAY, 0.0)
     draws = 2_000
     whys = Counter(
-        decide(fleet, Need(keys=(1,)), 0.0, rng, Rules(), InFlight(), memory).why
+        decide(fleet, Need(keys=(1,)), 0.0, rng, AS_ASKED, InFlight(), memory).why
         for _ in range(draws)
     )
     assert whys.keys() == {Why.AFFINITY, Why.KEY_SPILLED}

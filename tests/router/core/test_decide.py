@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mission import BY_SCORE
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core.affinity import Memory
 from ullage_router.core.breaker import CLOSED, Breaker, Condition
@@ -17,7 +18,7 @@ from ullage_router.core.decide import Decision, Need, Why, decide
 from ullage_router.core.fleet import Fleet, fleet_of, hear, learn_models, with_breaker
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import Standing, stand
-from ullage_router.core.policy import Policy
+from ullage_router.core.policy import Policy, Way
 from ullage_router.core.rules import Rules
 from ullage_shared.snapshot import State
 
@@ -40,7 +41,7 @@ def choose(
     for key, count in (in_flight or {}).items():
         for _ in range(count):
             load.hold(key)
-    rules = Rules(choose=policy or Policy())
+    rules = Rules(choose=policy or BY_SCORE)
     decision = decide(fleet, Need(model), now_s, rng or Random(1), rules, load, Memory(10), tried)
     return msgspec.structs.replace(decision, look=None)
 
@@ -71,7 +72,7 @@ def test_twice_the_score_gets_four_times_the_requests() -> None:
 
 
 def test_the_exponent_is_the_operators_to_set() -> None:
-    counts = shares(fleet_with({A: 0.8, B: 0.4}), policy=Policy(exponent=1.0))
+    counts = shares(fleet_with({A: 0.8, B: 0.4}), policy=Policy(Way.WEIGHTED, exponent=1.0))
     assert_share(counts, A, 2 / 3)
 
 
@@ -95,7 +96,7 @@ def test_the_fullest_of_three_is_never_chosen_while_it_is_below_the_floor() -> N
 )
 def test_a_score_must_exceed_the_floor(score: float, standing: Standing) -> None:
     fleet = fleet_with({A: score})
-    assert stand(fleet.replicas[A], 0.0, Policy()) is standing
+    assert stand(fleet.replicas[A], 0.0, BY_SCORE) is standing
     assert (choose(fleet).replica is not None) == (standing is Standing.ELIGIBLE)
 
 
@@ -133,7 +134,7 @@ def test_one_full_and_one_down_is_full() -> None:
 def test_every_state_has_its_standing(state: State) -> None:
     heard = document(snapshot(A, 0.9, state=state))
     fleet, _ = hear(fleet_of([]), SIDECAR, heard, 0.0)
-    standing = stand(fleet.replicas[A], 0.0, Policy())
+    standing = stand(fleet.replicas[A], 0.0, BY_SCORE)
     expected = Standing(state.value) if state in OUT else Standing.ELIGIBLE
     assert standing is expected
 
@@ -159,7 +160,7 @@ def test_all_silent_and_equal_share_equally() -> None:
 def test_an_unknown_score_is_neither_idle_nor_full() -> None:
     """Report 21: what is missing is unknown."""
     fleet = fleet_with({A: None})
-    assert stand(fleet.replicas[A], 0.0, Policy()) is Standing.SILENT
+    assert stand(fleet.replicas[A], 0.0, BY_SCORE) is Standing.SILENT
     assert choose(fleet).why is Why.OWN_COUNTS
 
 
@@ -179,14 +180,16 @@ def test_a_silent_replica_takes_the_request_when_the_others_are_full() -> None:
 @pytest.mark.parametrize(("age_s", "standing"), [(3.0, "eligible"), (3.0000001, "silent")])
 def test_a_snapshot_vouches_until_it_is_older_than_stale_after(age_s: float, standing: str) -> None:
     fleet = fleet_with({A: 0.9}, now_s=100.0)
-    assert stand(fleet.replicas[A], 100.0 + age_s, Policy(stale_after_s=3.0)) == standing
+    assert (
+        stand(fleet.replicas[A], 100.0 + age_s, Policy(Way.WEIGHTED, stale_after_s=3.0)) == standing
+    )
 
 
 def test_the_age_that_the_sidecar_sent_counts_too() -> None:
     heard = document(snapshot(A, 0.9, age_s=2.0))
     fleet, _ = hear(fleet_of([]), SIDECAR, heard, 100.0)
-    assert stand(fleet.replicas[A], 101.0, Policy()) is Standing.ELIGIBLE
-    assert stand(fleet.replicas[A], 101.5, Policy()) is Standing.SILENT
+    assert stand(fleet.replicas[A], 101.0, BY_SCORE) is Standing.ELIGIBLE
+    assert stand(fleet.replicas[A], 101.5, BY_SCORE) is Standing.SILENT
 
 
 def test_a_stale_refusal_clears_by_itself() -> None:
@@ -199,7 +202,7 @@ def test_a_stale_refusal_clears_by_itself() -> None:
 def test_a_replica_set_aside_is_left_out_until_its_time_has_come() -> None:
     fleet = with_breaker(fleet_with({A: 0.9, B: 0.2}), A, struck(5.0))
     assert shares(fleet, now_s=4.9)[A] == 0
-    assert shares(fleet, now_s=5.0, policy=Policy(stale_after_s=60.0))[A] > 0
+    assert shares(fleet, now_s=5.0, policy=Policy(Way.WEIGHTED, stale_after_s=60.0))[A] > 0
 
 
 def test_a_replica_set_aside_is_chosen_when_it_is_the_only_one() -> None:
@@ -251,7 +254,7 @@ def test_learned_models_decide_too() -> None:
 
 
 def test_weights_that_vanish_still_choose_someone() -> None:
-    tiny = Policy(floor=0.0, exponent=16.0)
+    tiny = Policy(Way.WEIGHTED, floor=0.0, exponent=16.0)
     decision = choose(fleet_with({A: 1e-300, B: 1e-300}), policy=tiny)
     assert decision.replica is not None
 

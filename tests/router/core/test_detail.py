@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mission import AS_ASKED
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core.affinity import Memory, Move
 from ullage_router.core.breaker import LEAST_SHARE, BreakerPolicy, Event, after
@@ -13,7 +14,7 @@ from ullage_router.core.decide import Decision, Need, Why, decide
 from ullage_router.core.detail import Candidate, candidates
 from ullage_router.core.fleet import Fleet, fleet_of, hear, with_breaker
 from ullage_router.core.inflight import InFlight
-from ullage_router.core.policy import Policy
+from ullage_router.core.policy import Policy, Way
 from ullage_router.core.rules import Rules
 from ullage_shared.snapshot import RequestClass, Scores
 
@@ -35,7 +36,7 @@ def decided(
         need or Need(),
         now_s,
         Random(1),
-        rules or Rules(),
+        rules or AS_ASKED,
         load or InFlight(),
         memory or Memory(10),
     )
@@ -151,7 +152,7 @@ def test_odds_come_to_one_and_the_chosen_is_among_those_told(
     for index, (_, taken) in enumerate(rows):
         load.hold(f"http://r{index}:8000", taken)
     memory.keep((0, 1), None, f"http://r{home}:8000", Move.STAY, 0.0)
-    policy = Policy(exponent=exponent)
+    policy = Policy(Way.WEIGHTED, exponent=exponent)
     decision = decided(
         fleet,
         Need(keys=tuple(keys)),

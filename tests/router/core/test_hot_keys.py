@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from homes import EIGHT, EQUAL, KEY, SYSTEM, A, Asked, B, C, spread, where
+from mission import BY_SCORE
 from snapshots import fleet_with
 from ullage_router.core.affinity import RATE_S, Memory, Move, Placed, homes_for
 from ullage_router.core.decide import Decision, Why
 from ullage_router.core.fleet import Fleet
-from ullage_router.core.policy import AffinityPolicy, Policy
+from ullage_router.core.policy import AffinityPolicy, Policy, Way
 from ullage_router.core.rules import Rules
 
 pytestmark = pytest.mark.slow
@@ -56,7 +57,7 @@ def test_every_threshold_has_its_number_of_homes(hot_per_s: float) -> None:
 def test_the_threshold_is_the_clusters_and_each_process_sees_its_part(
     routers: int, workers: int
 ) -> None:
-    rules = Rules(affinity=AffinityPolicy(routers=routers), workers=workers)
+    rules = Rules(BY_SCORE, affinity=AffinityPolicy(routers=routers), workers=workers)
     assert rules.hot_per_s == HOT_PER_S / (routers * workers)
 
 
@@ -72,7 +73,7 @@ def stream(
     return decisions
 
 
-PATIENT = Policy(stale_after_s=1e6, forget_after_s=1e7)
+PATIENT = Policy(Way.WEIGHTED, stale_after_s=1e6, forget_after_s=1e7)
 """The fleet is heard once, and believed."""
 
 

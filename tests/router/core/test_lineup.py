@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mission import AS_ASKED
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core.affinity import Memory
 from ullage_router.core.breaker import (
@@ -35,13 +36,13 @@ from ullage_router.core.fleet import (
 from ullage_router.core.inflight import NOMINAL_SEQS, Hold, InFlight, share_of
 from ullage_router.core.lineup import Basis, LineUp, exponent_for, line_up, seed_of
 from ullage_router.core.odds import Odds
-from ullage_router.core.policy import Policy
+from ullage_router.core.policy import Policy, Way
 from ullage_router.core.rules import Rules
 from ullage_shared.snapshot import RequestClass, Scores, Snapshot, State
 
 A, B, C, D = (f"http://{name}:8000" for name in "abcd")
 SIDECAR = "http://sidecar:9400"
-RULES = Rules()
+RULES = AS_ASKED
 SEQS = 16
 """Of the replicas that `snapshot` makes: one request takes a sixteenth."""
 SHARE = 1 / SEQS
@@ -181,8 +182,10 @@ def test_a_falling_replica_is_weighted_down_but_not_refused_before_it_is_full() 
 def test_the_automatic_exponent_shrinks_as_the_cluster_grows(
     candidates: int, exponent: float
 ) -> None:
-    assert exponent_for(Policy(exponent="auto"), candidates) == pytest.approx(exponent, rel=1e-15)
-    assert exponent_for(Policy(exponent=3.0), candidates) == 3.0
+    assert exponent_for(Policy(Way.WEIGHTED, exponent="auto"), candidates) == pytest.approx(
+        exponent, rel=1e-15
+    )
+    assert exponent_for(Policy(Way.WEIGHTED, exponent=3.0), candidates) == 3.0
 
 
 # What this router has sent since
@@ -352,7 +355,7 @@ def test_a_struck_replica_is_left_out_for_its_moment() -> None:
 
 def test_an_ejected_replica_is_left_out_until_a_probe_is_answered() -> None:
     fleet = eject(fleet_with(EQUAL), A)
-    policy = Policy(stale_after_s=1e4)
+    policy = Policy(Way.WEIGHTED, stale_after_s=1e4)
     candidates = lined_up(fleet, 1_000.0, rules=Rules(choose=policy))
     assert keys(candidates) == {B, C, D}
     assert A not in candidates.busy  # Its keys move at once.
@@ -364,7 +367,9 @@ def test_a_returning_replica_has_a_growing_share_of_its_weight() -> None:
     fleet = with_events(eject(fleet_with(EQUAL), A), A, (Event.PROBE_ANSWERED, 0.5))
 
     def share_at(now_s: float) -> float:
-        candidates = lined_up(fleet, now_s, rules=Rules(choose=Policy(stale_after_s=100.0)))
+        candidates = lined_up(
+            fleet, now_s, rules=Rules(choose=Policy(Way.WEIGHTED, stale_after_s=100.0))
+        )
         return candidates.seats[candidates.at[A]].share
 
     assert share_at(0.5) == pytest.approx(LEAST_SHARE)
@@ -474,7 +479,7 @@ def test_while_a_line_up_holds_another_made_anew_would_be_the_same(
     fleet = fleet_from(
         [(*row[:4], [(e, min(t, made_s)) for e, t in row[4]], row[5]) for row in rows]
     )
-    rules = Rules(choose=Policy(stale_after_s=3.0, forget_after_s=20.0))
+    rules = Rules(choose=Policy(Way.WEIGHTED, stale_after_s=3.0, forget_after_s=20.0))
     made = lined_up(fleet, made_s, rules=rules)
     later_s = made_s + part * (min(made.until_s, 200.0) - made_s)
     if not made.holds(fleet, later_s):

@@ -16,7 +16,7 @@ A, B, C = replica("a"), replica("b"), replica("c")
 def held(prefixes: Prefixes, *keys: int) -> dict[str, int]:
     """The longest level that each has, by name."""
     levels: dict[str, int] = {}
-    for name, bit in zip("abc", prefixes.bits((A, B, C)), strict=True):
+    for name, bit in zip("abc", map(prefixes.bit_of, (A, B, C)), strict=True):
         for holders, level in prefixes.found(keys):
             if holders & bit:
                 assert name not in levels
@@ -45,10 +45,10 @@ def test_one_that_has_started_anew_is_another_and_has_nothing() -> None:
     prefixes = Prefixes(10)
     prefixes.keep((1, 2), A)
     anew = replace(A, boot_id="next")
-    assert prefixes.bits([anew]) == [0]
+    assert prefixes.bit_of(anew) == 0
     prefixes.keep((1,), anew)
     assert held(prefixes, 1, 2) == {}
-    (bit,) = prefixes.bits([anew])
+    bit = prefixes.bit_of(anew)
     assert [level for holders, level in prefixes.found((1, 2)) if holders & bit] == [0]
 
 
@@ -94,4 +94,18 @@ def test_after_very_many_starts_all_is_forgotten_and_goes_on() -> None:
         prefixes.keep((1,), replica("a", f"boot {boot}"))
     assert held(prefixes, 1) == {}
     last = replica("a", f"boot {_MOST_BITS}")
-    assert prefixes.bits([last]) == [prefixes.found((1,))[0][0]] == [1]
+    assert prefixes.bit_of(last) == prefixes.found((1,))[0].holders == 1
+
+
+def test_some_of_the_holders_are_told_from_any_one_on() -> None:
+    prefixes = Prefixes(10)
+    assert list(prefixes.some_of(0, 5, 0.5)) == []
+    for each in (A, B, C):
+        prefixes.keep((1,), each)
+    ((all_three, _),) = prefixes.found((1,))
+    names = [A.key, B.key, C.key]
+    assert list(prefixes.some_of(all_three, 5, 0.0)) == names
+    assert list(prefixes.some_of(all_three, 2, 0.5)) == [B.key, C.key]
+    assert list(prefixes.some_of(all_three, 2, 0.99)) == [C.key, A.key]
+    assert list(prefixes.some_of(all_three, 0, 0.0)) == []
+    assert list(prefixes.some_of(prefixes.bit_of(B), 5, 0.9)) == [B.key]

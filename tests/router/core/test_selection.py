@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mission import AS_ASKED
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core import decide as code
 from ullage_router.core.affinity import Memory
@@ -271,7 +272,7 @@ def burst(
     `heard_amid`: of so many a snapshot comes when half is sent, which shows what they have.
     """
     size = replicas * BURST // REPLICAS
-    rng, load, memory, rules = Random(seed), InFlight(), Memory(size), Rules()
+    rng, load, memory, rules = Random(seed), InFlight(), Memory(size), AS_ASKED
     fleet = fleet_of([])
     for url in names(replicas):
         fleet = heard(fleet, url, 0.9, seqs, 0.0, load)
@@ -328,7 +329,7 @@ def test_a_burst_spreads_evenly_though_some_are_heard_amid_it(keyed: bool, heard
 def steady(new: str, *, joins: bool, seed: int) -> int:
     """A stream of requests, 16 in flight, on 8 replicas that are heard in turns: how many of 50
     the one gets that has just joined, or was just heard."""
-    rng, load, rules, urls = Random(seed), InFlight(), Rules(), names(REPLICAS)
+    rng, load, rules, urls = Random(seed), InFlight(), AS_ASKED, names(REPLICAS)
     fleet = fleet_of([])
     for url in urls:
         if not (joins and url == new):
@@ -365,11 +366,11 @@ KEYS = 1_000
 
 def placed(scores: Mapping[str, float], *, seed: int) -> list[str]:
     """Where a router that knows nothing yet sends each of the same new keys."""
-    odds, keys, dice = odds_of(fleet_with(scores), Rules()), Random(11), Random(seed)
+    odds, keys, dice = odds_of(fleet_with(scores), AS_ASKED), Random(11), Random(seed)
     homes = []
     for _ in range(KEYS):
         key = keys.getrandbits(64)
-        decision = choose(odds, (key,), 0.0, dice, Rules(), Memory(1))
+        decision = choose(odds, (key,), 0.0, dice, AS_ASKED, Memory(1))
         assert decision.replica is not None
         assert decision.why is Why.NEW_KEY
         homes.append(decision.replica.key)
@@ -408,7 +409,7 @@ def test_a_replica_that_leaves_moves_only_the_keys_that_lived_there() -> None:
 
 
 def test_the_neighbours_of_a_key_are_those_that_follow_it_on_the_ring() -> None:
-    seats = odds_of(fleet_with(dict.fromkeys(names(5), 0.5)), Rules()).seats
+    seats = odds_of(fleet_with(dict.fromkeys(names(5), 0.5)), AS_ASKED).seats
     assert neighbours(0, seats, 2) == [0, 1]
     assert neighbours(seats[1].seed, seats, 4) == [2, 3, 4, 0]
     assert neighbours(2**64 - 1, seats, 9) == [0, 1, 2, 3, 4]

@@ -3,15 +3,13 @@ from math import exp
 from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core.affinity import Memory
 from ullage_router.core.decide import Decision, Need, Why, choose
 from ullage_router.core.detail import candidates
 from ullage_router.core.fleet import Fleet, fleet_of, hear
-from ullage_router.core.inflight import Hold, InFlight
+from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import line_up
 from ullage_router.core.odds import Odds
 from ullage_router.core.policy import AffinityPolicy, Policy, Way
@@ -35,7 +33,6 @@ from ullage_router.core.waits import (
     waits_of,
     weights_of,
 )
-from ullage_shared.snapshot import RequestClass
 
 A, B, C = "http://a:8000", "http://b:8000", "http://c:8000"
 TYPICAL = Typical(1e-3, 0.01)
@@ -258,36 +255,3 @@ def test_what_was_expected_is_told() -> None:
     waits = [rows[name].wait_s for name in ("a:8000", "b:8000")]
     assert waits == sorted(waits, key=lambda wait: wait or 0.0)
     assert sum(row.odds for row in rows.values()) == pytest.approx(1.0)
-
-
-@settings(deadline=None, max_examples=200)
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["hold", "begun", "release", "look"]),
-            st.sampled_from([A, B, C]),
-            st.integers(0, 5_000),
-        ),
-        max_size=40,
-    )
-)
-def test_rows_that_are_kept_up_are_those_made_anew(
-    history: list[tuple[str, str, int]],
-) -> None:
-    fleet, load = fleet_with({A: 0.9, B: 0.5, C: 0.2}), InFlight()
-    odds = Odds(line_up(fleet, None, RequestClass.MIXED, 0.0, RULES), load)
-    holds: list[Hold] = []
-    for what, key, number in history:
-        if what == "hold":
-            holds.append(load.hold(key, number / 50_000, number))
-        elif what == "look":
-            odds.catch_up()
-            odds.expected()
-        elif holds:
-            hold = holds[number % len(holds)]
-            hold.begun() if what == "begun" else hold.release()
-    odds.catch_up()
-    mean, load.mean_tokens = load.mean_tokens, 0.0  # Which all rows would have to follow.
-    anew = Odds(line_up(fleet, None, RequestClass.MIXED, 0.0, RULES), load)
-    assert odds.expected().rows == anew.expected().rows
-    assert mean >= 0.0

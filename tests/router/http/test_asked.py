@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from data_plane import Plane, data_plane, eventually
+from mission import AS_ASKED, BY_SCORE
 from raw_client import Answer, Client, request
 from scripted_backend import (
     LAST_CHUNK,
@@ -48,7 +49,7 @@ class Clock:
         return self.now_s
 
 
-def telling(*urls: str, rules: Rules = Rules()) -> AbstractAsyncContextManager[Plane]:  # noqa: B008
+def telling(*urls: str, rules: Rules = AS_ASKED) -> AbstractAsyncContextManager[Plane]:
     """A plane that knows keys."""
     return data_plane(*urls, rules=rules)
 
@@ -89,7 +90,7 @@ async def test_which_rule_chose_is_told_only_when_asked_for() -> None:
 async def test_it_is_told_rightly_for_a_request_without_a_key_a_new_key_and_a_known_one() -> None:
     async with (
         Backend(HELLO) as backend,
-        data_plane(fleet=fleet_with({backend.url: 0.9}, now_s=100.0), rules=Rules()) as plane,
+        data_plane(fleet=fleet_with({backend.url: 0.9}, now_s=100.0), rules=AS_ASKED) as plane,
     ):
         plane.router.now_s = Clock()
         nothing = (b"{}", ())
@@ -183,7 +184,7 @@ async def test_the_headers_priority_goes_before_the_bodys_and_lower_is_served_fi
     clock = Clock()
     async with Backend(HELLO) as backend:
         full, room = (fleet_with({backend.url: score}, now_s=clock.now_s) for score in (0.1, 0.9))
-        async with data_plane(fleet=full, rules=Rules()) as plane:
+        async with data_plane(fleet=full, rules=AS_ASKED) as plane:
             plane.router.now_s = clock
             clients = []
             for body, headers in (
@@ -263,7 +264,7 @@ async def test_only_the_configured_header_names_a_session() -> None:
     affinity = AffinityPolicy(session_header="X-Conversation")
     async with Backend(HELLO) as backend, telling(backend.url) as plane:
         plane.proxy.configure(Config(affinity=affinity))
-        plane.router.rules = Rules(affinity=affinity)
+        plane.router.rules = Rules(BY_SCORE, affinity=affinity)
         asks = [(b"{}", [(name, b"s")]) for name in (SESSION, b"x-conversation", b"x-CONVERSATION")]
         assert await whys(plane, *asks, asks[0]) == [
             *("own_counts", "new_key", "affinity"),
@@ -275,7 +276,7 @@ async def test_no_header_may_name_sessions() -> None:
     affinity = AffinityPolicy(session_header="")
     async with Backend(HELLO) as backend, telling(backend.url) as plane:
         plane.proxy.configure(Config(affinity=affinity))
-        plane.router.rules = Rules(affinity=affinity)
+        plane.router.rules = Rules(BY_SCORE, affinity=affinity)
         said = await whys(plane, *[(b"{}", [(SESSION, b"s")])] * 2)
         assert said == ["own_counts", "own_counts"]
 
@@ -287,12 +288,12 @@ async def test_another_session_header_holds_on_connections_that_are_open_too() -
         assert await why(client, b"{}", (SESSION, b"s")) == "new_key"
         affinity = AffinityPolicy(session_header="x-conversation")
         plane.proxy.configure(Config(name_why=True, affinity=affinity))
-        plane.router.rules = Rules(affinity=affinity)
+        plane.router.rules = Rules(BY_SCORE, affinity=affinity)
         assert await why(client, b"{}", (b"x-conversation", b"t")) == "new_key"
 
 
 async def test_without_affinity_no_key_is_looked_at_or_kept() -> None:
-    rules = Rules(affinity=AffinityPolicy(enabled=False))
+    rules = Rules(BY_SCORE, affinity=AffinityPolicy(enabled=False))
     async with Backend(HELLO) as backend, telling(backend.url, rules=rules) as plane:
         assert await whys(plane, *[KEYED["header"]("a")] * 2) == ["own_counts", "own_counts"]
         assert len(plane.router.memory) == 0
@@ -309,7 +310,7 @@ async def test_a_hot_prefix_is_spread_over_as_many_replicas_as_its_rate_needs() 
     40 a second, 10 to each replica: four homes of five.
     """
     clock = Clock()
-    rules = Rules(affinity=AffinityPolicy(hot_per_s=10.0))
+    rules = Rules(BY_SCORE, affinity=AffinityPolicy(hot_per_s=10.0))
     async with (
         Backend(HELLO) as a,
         Backend(HELLO) as b,

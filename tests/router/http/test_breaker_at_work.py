@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from data_plane import Plane, data_plane, eventually
+from mission import BY_SCORE
 from raw_client import Answer, CutError, request
 from scripted_backend import (
     Backend,
@@ -64,7 +65,7 @@ async def plane_of(
     **policy: float,
 ) -> AsyncIterator[tuple[Plane, Clock]]:
     """A plane and its clock. `policy`: of the breaker."""
-    rules = Rules(affinity=affinity, breaker=BreakerPolicy(**policy))  # type: ignore[arg-type]
+    rules = Rules(BY_SCORE, affinity=affinity, breaker=BreakerPolicy(**policy))  # type: ignore[arg-type]
     urls = [backend.url for backend in backends]
     async with data_plane(*urls, fleet=fleet, limits=limits, rules=rules) as plane:
         plane.router.now_s = clock = Clock()

@@ -28,6 +28,7 @@ from ullage_router.config import Limits
 from ullage_router.core.breaker import BreakerPolicy, struck
 from ullage_router.core.fleet import fleet_of, hear
 from ullage_router.core.queue import QueuePolicy
+from ullage_router.http import exchange
 from ullage_shared.snapshot import Snapshot
 
 ASK = request(body=b'{"prompt": "x"}')
@@ -215,14 +216,17 @@ async def test_a_reused_connection_that_closes_is_no_fault_of_the_replica(
         assert len(backend.requests) == 5
 
 
-async def test_a_reused_connection_that_closes_after_some_work_is_not_an_idle_one() -> None:
+async def test_a_reused_connection_that_closes_after_some_work_is_not_an_idle_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The request may be what ended it: it is not sent to that replica again."""
+    monkeypatch.setattr(exchange, "_IDLE_CLOSE_S", 0.03)
 
     async def script(call: Call) -> None:
         await call.read_request()
         await call.send(response(b"first"))
         await call.read_request()
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.05)
 
     async with Backend(script) as backend, data_plane(backend.url) as plane:
         client = await plane.client()
