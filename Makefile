@@ -33,8 +33,9 @@ demo: env env-vllm ## two real vLLM servers, a sidecar, a router, real requests 
 test: lint env-tune system ## every test but the long ones (under 20 minutes)
 	@failed=0; \
 	$(BIN)/pytest -m "not vllm and not slow and not long" -n 2 || failed=1; \
-	$(BIN)/pytest -m "not vllm and slow and not long" || failed=1; \
-	$(BIN)/pytest -m "vllm and not long" -n 2 --dist loadfile || failed=1; \
+	$(BIN)/pytest -m "not vllm and slow and not alone" -n 2 || failed=1; \
+	$(BIN)/pytest -m "alone" || failed=1; \
+	$(BIN)/pytest -m "vllm and not long" -n 2 --dist loadfile --durations=20 || failed=1; \
 	exit $$failed
 
 lab: env-tune ## routing policies against each other on vLLM's own scheduler, in virtual time (30 minutes)

@@ -14,7 +14,7 @@ LOADS = ("memory", "unary", "streams", "streams-50ms", "streams-1024", "prompts"
 WRK_LOADS = ("unary", "streams", "streams-50ms", "streams-1024", "prompts")
 PORT_BASE = int(os.environ.get("PORT_BASE", "29000")) + 200  # beside a bench that runs
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

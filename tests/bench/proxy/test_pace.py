@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 SOURCE = Path(__file__).with_name("pace.c")
 RATE, SECONDS, WARM_UP_S = 200, 1.3, 0.3

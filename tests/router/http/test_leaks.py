@@ -260,6 +260,7 @@ async def some(plane: Plane, ports: tuple[int, int], rng: Random, outcomes: int)
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 async def test_after_ten_thousand_outcomes_everything_is_back_where_it_began(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
