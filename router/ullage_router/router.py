@@ -187,6 +187,7 @@ class Router:
         if need is None:
             need = self.need(ask)
         now_s, rules = self.now_s(), self._rules
+        self.in_flight.begin_due(now_s)
         decision = self._decide(need, tried, self._rng, now_s)
         replica = decision.replica
         if replica is None and may_wait and decision.why is Why.FULL:
@@ -287,17 +288,25 @@ class Router:
         return max(len(self.odds(model, size).seats) for size in RequestClass)
 
     def dispatch(
-        self, replica: Replica, prompt_tokens: int = 0, uncached: int = 0
+        self,
+        replica: Replica,
+        prompt_tokens: int = 0,
+        uncached: int = 0,
+        unseen_ttft_s: float | None = None,
     ) -> tuple[Hold, Tally]:
         """A request goes to `replica` now: count it there until the hold is released.
 
-        `uncached`: of its prompt's tokens, those that are to be computed.
+        `uncached`: of its prompt's tokens, those that are to be computed. `unseen_ttft_s`: in how
+        many seconds its first token is expected, if nobody will see it.
         """
         key = replica.key
         tally = self.tallies.get(key) or self.tally(replica)
         tally.dispatched += 1
         share = share_of(replica.snapshot, prompt_tokens)
-        return self.in_flight.hold(key, share, uncached), tally
+        hold = self.in_flight.hold(key, share, uncached)
+        if unseen_ttft_s is not None:
+            self.in_flight.begins(hold, self.now_s() + unseen_ttft_s)
+        return hold, tally
 
     # What comes of it
 

@@ -64,6 +64,8 @@ class Ours:
     """Tables of the sidecar's configuration, as values."""
     feed: Feed = Feed()
     patience_s: float = 2.0
+    streamed: bool = True
+    """Do answers come as they are made? In one piece, they do not tell when prompts are done."""
     spread: float = 0.1
     """Of a prompt's bytes per token: the standard deviation of its logarithm."""
 
@@ -230,7 +232,8 @@ class OurRouter:
         if replica is None:
             return None
         tokens = self.router.prompt_tokens(ask)
-        hold, _ = self.router.dispatch(replica, tokens, decision.uncached)
+        unseen_ttft_s = None if self._settings.streamed else decision.ttft_s
+        hold, _ = self.router.dispatch(replica, tokens, decision.uncached, unseen_ttft_s)
         self._holds[id(request)] = hold
         return number_of(replica.url)
 
@@ -239,7 +242,8 @@ class OurRouter:
 
     def first_token(self, request: Request, replica: int, now_s: float) -> None:
         """Its prompt is computed."""
-        self._holds[id(request)].begun()
+        if self._settings.streamed:
+            self._holds[id(request)].begun()
 
     def finished(self, request: Request, replica: int, now_s: float) -> None:
         """It gives back what it took."""

@@ -25,12 +25,14 @@ VARIANTS: Final[Mapping[str, MakePolicy]] = {
     OURS: Ours(),
     "ullage_weighted": by_way(Way.WEIGHTED),
     "ullage_least_wait": by_way(Way.LEAST_WAIT),
+    "ullage_unstreamed": Ours(streamed=False),
     "ullage_polled_100ms": fed(0.1),
     "ullage_polled_500ms": fed(0.5),
     "ullage_polled_1s": fed(1.0),
     "ullage_polled_2s": fed(2.0),
 }
-"""What ships; the mission's literal policy; the same fed by snapshots of some age."""
+"""What ships; the mission's literal policy; the same for answers in one piece; the
+same fed by snapshots of some age."""
 
 POLICIES: Final[Mapping[str, MakePolicy]] = {**VARIANTS, **RIVALS}
 """By name."""

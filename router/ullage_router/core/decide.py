@@ -25,7 +25,7 @@ from ullage_router.core.policy import Way
 from ullage_router.core.prefixes import Prefixes
 from ullage_router.core.rules import Rules
 from ullage_router.core.selection import WAYS, Field, neighbours
-from ullage_router.core.waits import LEAST_UNCACHED, drawn, waits_of, weights_of
+from ullage_router.core.waits import LEAST_UNCACHED, WORK, drawn, waits_of, weights_of
 from ullage_shared.snapshot import RequestClass
 
 _LEAST_WAIT: Final = Way.LEAST_WAIT
@@ -125,6 +125,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     look: Look | None = None
     uncached: int = 0
     """About how many tokens of the prompt the replica has yet to compute."""
+    ttft_s: float | None = None
+    """By `least_wait`: in how many seconds its first token is expected."""
 
 
 def decide(
@@ -193,7 +195,8 @@ def _least_wait(
     found = prefixes.found(need.keys) if rules.affinity.enabled else []
     places = expected.places(found, prefixes, rng.random())
     uncached = expected.uncached(places, tokens, found, need.shares, prefixes)
-    waits = waits_of(expected.rows(places), uncached)
+    rows = expected.rows(places)
+    waits = waits_of(rows, uncached)
     weights = weights_of(waits, rules.choose.temperature * expected.typical.step_s)
     if odds.returning:
         kept = [
@@ -202,11 +205,12 @@ def _least_wait(
         ]
         weights = kept if any(kept) else weights
     taken = drawn(weights, rng)
-    seat, left = seats[places[taken]], uncached[taken]
+    seat, left, row = seats[places[taken]], uncached[taken], rows[taken]
+    ttft_s = row.wait_s + left * row.token_s / WORK
     told = Waits(places, waits, uncached, weights)
     look = Look(odds.line_up.seats, odds.line_up.exponent, tuple(odds.scores), full, told)
     why = _AFFINITY if left < tokens else _NO_KEY[odds.line_up.basis]
-    return Decision(seat.replica, why, seat.score, look=look, uncached=left)
+    return Decision(seat.replica, why, seat.score, look=look, uncached=left, ttft_s=ttft_s)
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):

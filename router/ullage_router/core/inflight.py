@@ -8,11 +8,15 @@ which is what the request will occupy of the scarcer of the two; where the repli
 known, one in `NOMINAL_SEQS`. Answers' lengths are not known, so they count for nothing. Prompts'
 are guessed from their bytes: a guess must not make an idle replica look full.
 
+The first byte of a stream tells that its prompt is computed. An answer in one piece does not: its
+prompt counts as computed once it was expected to be.
+
 Rule: a count is held by a `Hold`, and released exactly once, at the last byte, whatever the end.
 """
 
 from collections import Counter, deque
 from collections.abc import Mapping
+from heapq import heappop, heappush
 from types import TracebackType
 from typing import Final, Self
 
@@ -105,6 +109,7 @@ class InFlight:
 
     __slots__ = (
         "_count",
+        "_due",
         "_notes",
         "_pending",
         "_taken",
@@ -134,6 +139,7 @@ class InFlight:
         """Their prompts' tokens that are to be computed: likewise."""
         self.mean_tokens = 0.0
         """Of a request's prompt that are to be computed, of late."""
+        self._due: list[tuple[float, int, Hold]] = []
         self._notes: deque[tuple[float, Mapping[str, float]]] = deque(maxlen=_NOTES)
         self.changes: deque[str] = deque(maxlen=_CHANGES)
         """Whose counts have changed, the latest last; no older ones than fit."""
@@ -145,6 +151,16 @@ class InFlight:
     def hold(self, key: str, share: float = 0.0, tokens: int = 0) -> Hold:
         """Count one more, until the hold is released. `tokens`: of its prompt, to be computed."""
         return Hold(self, key, share, tokens)
+
+    def begins(self, hold: Hold, at_s: float) -> None:
+        """Nobody will tell when this one's prompt is computed: take it for that then."""
+        heappush(self._due, (at_s, self.changed, hold))
+
+    def begin_due(self, now_s: float) -> None:
+        """Take for computed what was expected to be by now."""
+        due = self._due
+        while due and due[0][0] <= now_s:
+            heappop(due)[2].begun()
 
     def note(self, now_s: float) -> None:
         """Remember, for `taken_at`, what is taken now. A clock set back begins anew."""

@@ -72,6 +72,7 @@ class Exchange:
     _replica: Replica
     _prompt_tokens: int
     _uncached: int
+    _unseen_ttft_s: float | None
     _why: Why
     _tally: Tally
 
@@ -207,6 +208,7 @@ class Exchange:
     def _go_to(self, replica: Replica, decision: Decision) -> None:
         self._replica, self._why = replica, decision.why
         self._uncached = decision.uncached
+        self._unseen_ttft_s = None if self._ask.stream else decision.ttft_s
         # A second replica gets a new connection: an old one might be just closing, too.
         upstream = None if self._tried else self._proxy.pool.take(replica.address)
         self._tried.append(replica.key)
@@ -214,7 +216,7 @@ class Exchange:
 
     def _dispatch(self, upstream: Upstream | None) -> None:
         self._hold, self._tally = self._proxy.router.dispatch(
-            self._replica, self._prompt_tokens, self._uncached
+            self._replica, self._prompt_tokens, self._uncached, self._unseen_ttft_s
         )
         if upstream is not None:
             self._send(upstream)

@@ -172,3 +172,41 @@ def test_a_clock_set_back_begins_the_notes_anew() -> None:
     in_flight = noted(5.0, 6.0)
     in_flight.note(2.0)
     assert in_flight.taken_at(2.0) == in_flight.taken_at(9.0) == {"a": 0.25}
+
+
+# What is to be computed
+
+
+def test_what_is_to_be_computed_is_pending_until_the_answer_begins_or_ends() -> None:
+    load = InFlight()
+    first, second = load.hold("a", tokens=100), load.hold("a", tokens=50)
+    assert (load.pending, load.unbegun) == ({"a": 150}, {"a": 2})
+    first.begun()
+    first.begun()
+    assert (load.pending, load.unbegun) == ({"a": 50}, {"a": 1})
+    second.release()
+    assert (load.pending, load.unbegun) == ({}, {})
+    first.release()
+    assert load.by_replica == {}
+
+
+def test_where_nobody_tells_it_is_computed_when_it_was_expected_to_be() -> None:
+    load = InFlight()
+    late, soon, gone = (load.hold("a", tokens=tokens) for tokens in (100, 20, 3))
+    load.begins(late, 12.0)
+    load.begins(soon, 11.0)
+    load.begins(gone, 11.5)
+    load.begin_due(10.9)
+    assert load.pending == {"a": 123}
+    load.begin_due(11.0)
+    assert load.pending == {"a": 103}
+    gone.release()
+    load.begin_due(11.6)
+    load.begin_due(0.0)
+    assert load.pending == {"a": 100}
+    load.begin_due(1e9)
+    assert (load.pending, load.by_replica) == ({}, {"a": 2})
+    soon.release()
+    late.release()
+    load.begin_due(2e9)
+    assert (load.pending, load.unbegun, load.by_replica) == ({}, {}, {})

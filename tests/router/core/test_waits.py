@@ -255,3 +255,11 @@ def test_what_was_expected_is_told() -> None:
     waits = [rows[name].wait_s for name in ("a:8000", "b:8000")]
     assert waits == sorted(waits, key=lambda wait: wait or 0.0)
     assert sum(row.odds for row in rows.values()) == pytest.approx(1.0)
+
+
+def test_when_its_first_token_is_expected_is_by_the_true_speed() -> None:
+    said = snapshot(A, running=4, step_s=0.02, prefill_tokens_per_s=1_000.0)
+    fleet, load = hear(fleet_of([]), "http://sidecar:9400", document(said), 0.0)[0], InFlight()
+    load.hold(A, tokens=500)
+    decision = decided(fleet, Need(prompt_tokens=2_000), load)
+    assert decision.ttft_s == pytest.approx((500 + 2_000) / 1_000 + COMPANY * 4 * 0.02)

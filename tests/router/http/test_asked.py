@@ -29,6 +29,7 @@ from scripted_backend import (
 )
 from snapshots import fleet_with
 from ullage_router.config import Config
+from ullage_router.core.ask import Ask
 from ullage_router.core.policy import AffinityPolicy
 from ullage_router.core.rules import Rules
 
@@ -490,3 +491,27 @@ async def test_what_was_learned_is_what_the_next_decision_goes_by() -> None:
         for _ in range(2):
             await client.ask(request(body=ASK))
         assert [decided.prompt_tokens for decided in plane.router.recent] == [PRIOR, LEARNED]
+
+
+async def test_what_is_not_streamed_is_taken_for_computed_when_it_should_be() -> None:
+    """Its first byte is its last one, so nobody sees when its prompt is done."""
+
+    async def holds_on(call: Call) -> None:
+        await call.read_request()
+        await call.gone()
+
+    clock = Clock()
+    async with Backend(holds_on) as backend:
+        fleet = fleet_with({backend.url: 0.9}, now_s=clock())
+        rules = Rules(affinity=AffinityPolicy(enabled=False))
+        async with data_plane(fleet=fleet, rules=rules) as plane:
+            plane.router.now_s = clock
+            for stream in (b"true", b"false"):
+                client = await plane.client()
+                body = b'{"stream": %b, "prompt": "%b"}' % (stream, b"x" * 4_000)
+                await client.send(request(b"/v1/completions", body))
+            await eventually(lambda: len(backend.requests) == 2)
+            both = plane.router.in_flight.pending[backend.url]
+            clock.now_s += 100.0
+            plane.router.choose(Ask())
+            assert plane.router.in_flight.pending[backend.url] == both // 2
