@@ -8,10 +8,20 @@ import asyncio
 import ssl
 from collections import defaultdict
 from functools import cache
+from typing import Any, Final
 
 from ullage_router.config import Limits
 from ullage_router.http.upstream import Upstream
 from ullage_shared.address import Address
+
+_LATE_S: Final = 0.01
+"""A timer that is as late as this was kept waiting."""
+
+
+def _let_go(connecting: asyncio.Task[tuple[asyncio.Transport, Upstream]]) -> None:
+    """Nobody waits for it any more."""
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result()[1].abort()
 
 
 @cache
@@ -52,14 +62,32 @@ class Pool:
 
     async def connect(self, address: Address) -> Upstream:
         """A new connection. Raises `OSError`, and `TimeoutError` after `connect_timeout_s`."""
-        async with asyncio.timeout(self.limits.connect_timeout_s):
-            _, upstream = await self._loop.create_connection(
+        connecting = self._loop.create_task(
+            self._loop.create_connection(
                 lambda: Upstream(address),
                 address.host,
                 address.port,
                 ssl=(self._tls or _system_tls()) if address.tls else None,
             )
-        return upstream
+        )
+        try:
+            await self._in_time(connecting)
+        except BaseException:
+            connecting.cancel()
+            connecting.add_done_callback(_let_go)
+            raise
+        return connecting.result()[1]
+
+    async def _in_time(self, connecting: asyncio.Task[Any]) -> None:
+        """The time is the replica's. When this loop itself is late, it has yet to look at what came
+        meanwhile, so as much is added."""
+        due_s = self._loop.time() + self.limits.connect_timeout_s
+        while not connecting.done():
+            await asyncio.wait((connecting,), timeout=due_s - self._loop.time())
+            late_s = self._loop.time() - due_s
+            if 0.0 <= late_s < _LATE_S and not connecting.done():
+                raise TimeoutError
+            due_s += 2.0 * max(0.0, late_s)  # As much from now on.
 
     def close(self) -> None:
         """End every idle connection."""

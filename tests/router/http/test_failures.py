@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 from time import perf_counter
 
@@ -29,6 +30,9 @@ from ullage_router.core.breaker import BreakerPolicy, struck
 from ullage_router.core.fleet import fleet_of, hear
 from ullage_router.core.queue import QueuePolicy
 from ullage_router.http import exchange
+from ullage_router.http.pool import Pool
+from ullage_router.http.upstream import Upstream
+from ullage_shared.address import Address
 from ullage_shared.snapshot import Snapshot
 
 ASK = request(body=b'{"prompt": "x"}')
@@ -480,3 +484,24 @@ async def test_nobody_serving_is_a_503_of_its_own() -> None:
         answer = await ask(plane)
         assert (answer.status, answer.error["code"]) == (503, "no_replica")
         assert answer.one(b"retry-after") == b"1"
+
+
+async def test_a_router_that_was_busy_itself_holds_nothing_against_a_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What came while it could not look is looked at before a time limit counts."""
+    loop, connect = asyncio.get_running_loop(), Pool.connect
+
+    def keep_busy(turns: int) -> None:
+        time.sleep(0.03)
+        if turns > 1:
+            loop.call_soon(keep_busy, turns - 1)
+
+    async def busily(pool: Pool, address: Address) -> Upstream:
+        keep_busy(10)
+        return await connect(pool, address)
+
+    monkeypatch.setattr(Pool, "connect", busily)
+    limits = Limits(connect_timeout_s=0.02)
+    async with Backend(WELL) as backend, data_plane(backend.url, limits=limits) as plane:
+        assert (await ask(plane)).status == 200
