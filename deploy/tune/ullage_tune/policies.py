@@ -5,15 +5,14 @@ from typing import Final
 
 from ullage_router.core.policy import Policy, Way
 from ullage_router.core.rules import Rules
+from ullage_sidecar.core.depletion import DepletionSettings
+from ullage_sidecar.core.warmup import WarmUpSettings
 from ullage_tune.grid import OURS
 from ullage_tune.ours import Feed, Ours
 from ullage_tune.policy import MakePolicy
 from ullage_tune.rivals import RIVALS
 
-
-def by_way(way: Way) -> Ours:
-    """What ships, with another `choose.way`."""
-    return Ours(rules=Rules(choose=Policy(way=way)))
+WEIGHTED: Final = Rules(choose=Policy(way=Way.WEIGHTED))
 
 
 def fed(interval_s: float) -> Ours:
@@ -23,16 +22,26 @@ def fed(interval_s: float) -> Ours:
 
 VARIANTS: Final[Mapping[str, MakePolicy]] = {
     OURS: Ours(),
-    "ullage_weighted": by_way(Way.WEIGHTED),
-    "ullage_least_wait": by_way(Way.LEAST_WAIT),
+    "ullage_least_wait": Ours(rules=Rules(choose=Policy(way=Way.LEAST_WAIT))),
+    # Without a floor, nobody is refused because all are full.
+    "ullage_floor_0": Ours(rules=Rules(choose=Policy(floor=0.0))),
+    # Answers in one piece.
     "ullage_unstreamed": Ours(streamed=False),
+    # A fresh replica is believed at once, as empty as it looks.
+    "ullage_cold": Ours(
+        sidecar={"warm_up": WarmUpSettings(rounds=0, zero_until_s=0.0, ramp_until_s=0.0)}
+    ),
     "ullage_polled_100ms": fed(0.1),
     "ullage_polled_500ms": fed(0.5),
     "ullage_polled_1s": fed(1.0),
     "ullage_polled_2s": fed(2.0),
+    # The mission's literal policy, and what its forecast gives.
+    "ullage_weighted": Ours(rules=WEIGHTED),
+    "ullage_weighted_no_forecast": Ours(
+        rules=WEIGHTED, sidecar={"depletion": DepletionSettings(ahead_s=0.0)}
+    ),
 }
-"""What ships; the mission's literal policy; the same for answers in one piece; the
-same fed by snapshots of some age."""
+"""What ships, in several settings."""
 
 POLICIES: Final[Mapping[str, MakePolicy]] = {**VARIANTS, **RIVALS}
 """By name."""
