@@ -38,7 +38,9 @@ def test_it_finds_checks_and_prints_what_to_paste(lab, capsys):
         "**On seeds that the search has not seen**",
     ]
     assert "| all " in out
-    advice = out.partition("Better than the default: TTFT p99 0.")[2]
+    advice = out.partition("Better than weighted as it is by default (what ships is least_wait):")[
+        2
+    ]
     tables = tomllib.loads(advice.partition("\n")[2])
     assert tables["window"]["span_s"] <= 2.0
     assert tables["choose"]["exponent"] >= 3.0
@@ -58,7 +60,7 @@ def test_where_nothing_is_better_that_is_said_and_nothing_is_to_be_pasted(lab, c
     lab.late = lambda make, task: 1.0
     assert status_of(*ARGV) == 0
     out = capsys.readouterr().out
-    assert "No better than the default: none was, on the draws of the search." in out
+    assert "no setting was, on the draws of the search." in out
     assert "[window]" not in out
     assert max(task.seed for task in lab.made) == 1
 
@@ -67,7 +69,8 @@ def test_what_is_better_by_luck_alone_is_told_to_be_no_better(lab, capsys):
     lab.late = lambda make, task: bowl(make, task) if task.seed < 2 else 1.0
     assert status_of(*ARGV) == 0
     out = capsys.readouterr().out
-    assert "No better than the default: TTFT p99 1.00 [1.00–1.00]" in out
+    assert "No better than" in out
+    assert "TTFT p99 1.00 [1.00–1.00] times as much" in out
     assert "span_s =" not in out
 
 
@@ -89,6 +92,13 @@ def test_trials_runs_and_verdict_are_written_and_can_be_shown(lab, capsys, tmp_p
     assert f"| {DEFAULT} " in capsys.readouterr().out
 
 
+def test_the_way_that_ships_is_searched_unless_another_is_asked_for(lab, capsys):
+    assert status_of("search", "--workload", "chat", "--trials", "1", "--seeds", "1") == 0
+    out = capsys.readouterr().out
+    assert "1 settings beside the default; 0 cut" in out
+    assert "choose.temperature" in out
+
+
 def test_only_the_classes_that_come_have_their_weights_searched(lab, capsys):
     lab.tokens = (100, 2_000)
     assert status_of(*ARGV) == 0
@@ -106,7 +116,7 @@ def test_a_search_that_ends_early_has_its_best_checked_and_told(lab, capsys, tmp
     assert status_of(*ARGV, "--json", str(file)) == status
     out, err = capsys.readouterr()
     assert "settings were tried" in err
-    assert "Better than the default" in out
+    assert "Better than" in out
     assert json.loads(file.read_text())["search"]["better"] is True
 
 

@@ -25,7 +25,7 @@ def verdict(aim="ttft_p99", **ttfts):
 
 
 def told(found):
-    return "\n".join(advice(found, SETTING))
+    return "\n".join(advice(found, SETTING, "the default"))
 
 
 def test_better_on_every_seed_is_better():
@@ -82,7 +82,7 @@ def test_of_goodput_more_is_better():
 
 
 def test_nothing_to_change_on_one_side_is_said():
-    text = "\n".join(advice(verdict(a=[0.5] * 5), Setting({}, {"choose": {"exponent": 4.0}})))
+    text = "\n".join(advice(verdict(a=[0.5] * 5), Setting({}, {"choose": {"exponent": 4.0}}), "it"))
     assert "# Nothing is to be changed for the sidecar." in text
 
 

@@ -101,7 +101,8 @@ class Session:
     def _check(self, best: Trial) -> tuple[tuple[Measured, ...], Verdict | None]:
         """Run it and the default on the other seeds, and tell what came of it."""
         if not best.number:
-            print(f"No better than the {DEFAULT}: none was, on the draws of the search.")
+            default = self._space.default_name
+            print(f"No better than {default}: no setting was, on the draws of the search.")
             return (), None
         name, rows = f"setting {best.number}", []
         try:
@@ -112,7 +113,7 @@ class Session:
         grid = Grid(rows)
         verdict = judge(grid, self._cells, self._aim, name, DEFAULT)
         print_sheet(Console(), verdict_sheet(verdict, grid, name))
-        print("\n".join(advice(verdict, best.setting)))
+        print("\n".join(advice(verdict, best.setting, self._space.default_name)))
         return tuple(rows), verdict
 
     def _runs(self, settings: dict[str, Setting]) -> Iterator[Measured]:

@@ -18,7 +18,7 @@ The three weights of a class sum to 1, so they are two coordinates, in twentieth
 blocks, and the share of the rest that the free sequences get (a stick, broken twice).
 
 A class with less than `LEAST_SHARE` of the requests has no part in a p99, and is left as it is.
-`choose.floor` is not searched. It is there for safety: what it guards against, the lab does not do.
+`choose.floor` is not searched: it says when to refuse, which is no question of being fast.
 """
 
 from collections import Counter
@@ -84,6 +84,14 @@ class Space:
         self.way = way
         self._weights = [TABLES[c] for c in classes] if way in SCORED else []
         self._own = [OWN[way]] if way in OWN else []
+
+    @property
+    def default_name(self) -> str:
+        """What the default setting is called in a sentence."""
+        shipped = _shipped("choose.way")
+        if self.way == shipped:
+            return "the default"
+        return f"{self.way} as it is by default (what ships is {shipped})"
 
     @property
     def sizes(self) -> Mapping[str, int]:

@@ -25,7 +25,7 @@ def trials_sheet(trials: Sequence[Trial], space: Space, cells: Sequence[Cell], a
     parts = [_parts(space.values(trial.point)) for trial in shown_trials]
     return Sheet(
         title="Best on the draws of the search",
-        note=_trials_note(trials, aim),
+        note=_trials_note(trials, space, aim),
         columns=(*columns, *parts[0]),
         rows=[
             [
@@ -79,13 +79,13 @@ def mattered(shares: Mapping[str, float]) -> str:
     return f"Share in how much the trials differed (noise has its part in it): {told}."
 
 
-def advice(verdict: Verdict, setting: Setting) -> Iterator[str]:
+def advice(verdict: Verdict, setting: Setting, default: str) -> Iterator[str]:
     """The last word, line by line: what to paste, or that there is nothing to change."""
-    what = f"{verdict.aim.statistic.title} {ratio_text(verdict.overall)} × the {DEFAULT}'s"
+    what = f"{verdict.aim.statistic.title} {ratio_text(verdict.overall)} times as much"
     if not verdict.better:
-        yield f"No better than the {DEFAULT}: {what}, on unseen seeds. Keep the {DEFAULT}."
+        yield f"No better than {default}: {what}, on unseen seeds. Keep what you have."
         return
-    yield f"Better than the {DEFAULT}: {what}, on unseen seeds."
+    yield f"Better than {default}: {what}, on unseen seeds."
     for found in verdict.worse_in:
         yield f"But worse in {found.cell}: {ratio_text(found)}."
     for of, tables in (("sidecar", setting.sidecar), ("router", setting.router)):
@@ -116,11 +116,11 @@ def _quotient(aim: Aim, log_ratios: Sequence[float]) -> str:
     return f"{math.exp(sign * loss(log_ratios)):.2f}"
 
 
-def _trials_note(trials: Sequence[Trial], aim: Aim) -> str:
+def _trials_note(trials: Sequence[Trial], space: Space, aim: Aim) -> str:
     cut, draws = sum(trial.cut for trial in trials), len(trials[0].rows)
-    never = sum(aim.statistic.of(row.summary) in (math.inf, 0.0) for row in trials[0].rows)
+    never = sum(aim.statistic.of(row.summary) == math.inf for row in trials[0].rows)
     note = (
-        f"{len(trials) - 1} settings beside the {DEFAULT}, {cut} of them cut as hopeless. Means of "
+        f"{len(trials) - 1} settings beside {space.default_name}; {cut} cut as hopeless. Means of "
         f"{draws} draws; the best of many is so in part by luck. Weights: free / running / waiting."
     )
     if never:
