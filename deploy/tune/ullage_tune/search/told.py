@@ -21,7 +21,8 @@ def trials_sheet(trials: Sequence[Trial], space: Space, cells: Sequence[Cell], a
     """The default, and those that did best on the draws of the search."""
     full = sorted((t for t in trials if not t.cut), key=lambda trial: (trial.loss, trial.number))
     shown_trials = [trials[0], *[trial for trial in full if trial.number][:TOP]]
-    columns = ("setting", f"{aim.statistic.title} ÷ {DEFAULT}", *map(str, cells))
+    several = range(len(cells)) if len(cells) > 1 else ()
+    columns = ["setting", f"{aim.statistic.title} ÷ {DEFAULT}", *(str(cells[k]) for k in several)]
     parts = [_parts(space.values(trial.point)) for trial in shown_trials]
     return Sheet(
         title="Best on the draws of the search",
@@ -33,10 +34,7 @@ def trials_sheet(trials: Sequence[Trial], space: Space, cells: Sequence[Cell], a
                 Field(
                     _quotient(aim, trial.log_ratios), Tone.BEST if trial is full[0] else Tone.PLAIN
                 ),
-                *(
-                    Field(_quotient(aim, trial.log_ratios[k :: len(cells)]))
-                    for k in range(len(cells))
-                ),
+                *(Field(_quotient(aim, trial.log_ratios[k :: len(cells)])) for k in several),
                 *map(Field, part.values()),
             ]
             for trial, part in zip(shown_trials, parts, strict=True)
