@@ -96,7 +96,8 @@ class Session:
                     progress,
                 )
         except _ENDED as ended:
-            self._end(ended, f"{len(self._search.trials)} settings were tried")
+            tried = max(0, len(self._search.trials) - 1)
+            self._end(ended, f"{tried} settings were tried beside the {DEFAULT}")
 
     def _check(self, best: Trial) -> tuple[tuple[Measured, ...], Verdict | None]:
         """Run it and the default on the other seeds, and tell what came of it."""
