@@ -12,10 +12,9 @@ from synthetic_runs import measured
 from ullage_tune.__main__ import main
 from ullage_tune.grid import Cell, Measured
 from ullage_tune.measure import Slo
-from ullage_tune.plan import Plan, PlanError, Task
+from ullage_tune.plan import LAB, Plan, PlanError, Task
 from ullage_tune.progress import Progress
 from ullage_tune.results import read_json
-from ullage_tune.run_command import LAB
 
 POLICIES = ("ullage", "least_in_flight", "round_robin")
 
@@ -199,6 +198,19 @@ def test_on_a_terminal_progress_is_a_bar_that_leaves_nothing_behind():
     assert "a[b], 100% load: ullage, seed 7" in text
     assert "2/2" in text
     assert text.endswith("\x1b[2K")  # The line is wiped.
+
+
+def test_what_need_not_be_run_counts_no_more():
+    file = io.StringIO()
+    row = measured(Cell("chat"), "ullage", 7, requests=1)
+    with Progress(Console(file=file), 10) as progress:
+        progress.done(row)
+        progress.spared(8)
+        progress.done(row)
+    assert [line.partition(":")[0] for line in file.getvalue().splitlines()] == [
+        "1 of 10",
+        "2 of 2",
+    ]
 
 
 def test_no_runs_are_no_progress_and_no_fault():

@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 from ullage_tune.replay.command import add_replay
 from ullage_tune.run_command import add_run, add_show
+from ullage_tune.search.command import add_search
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -19,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     flags.add_argument("--version", action="version", version=f"%(prog)s {version('ullage')}")
     commands = flags.add_subparsers(required=True, metavar="COMMAND")
-    for add in (add_run, add_show, add_replay):
+    for add in (add_run, add_show, add_search, add_replay):
         add(commands)
     arguments = flags.parse_args(argv)
     try:

@@ -18,13 +18,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from ullage_tune.grid import Cell, Grid, PairError, Statistic
 from ullage_tune.measure import Summary
 
 CONFIDENCE: Final = 0.90
 """As much is wanted."""
+
+
+class Spread(NamedTuple):
+    """What several ratios tell."""
+
+    ratio: float
+    """Their median."""
+    low: float
+    high: float
+    confidence: float
+    """With which `low` to `high` holds the true median, 0..1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +69,17 @@ def compare(grid: Grid, cell: Cell, statistic: Statistic, policy: str, against: 
             raise PairError(f"{cell}: {name}, seed {seed}: no {statistic.title}: nothing measured")
         return known
 
-    ratios = sorted(
+    ratios = [
         _ratio(value(policy, seed, ours[seed]), value(against, seed, theirs[seed])) for seed in ours
-    )
-    rank, confidence = interval(len(ratios))
-    return Comparison(
-        cell=cell,
-        statistic=statistic,
-        policy=policy,
-        against=against,
-        ratio=median(ratios),
-        low=ratios[rank - 1],
-        high=ratios[-rank],
-        confidence=confidence,
-        pairs=len(ratios),
-    )
+    ]
+    return Comparison(cell, statistic, policy, against, *spread(ratios), len(ratios))
+
+
+def spread(ratios: Sequence[float]) -> Spread:
+    """Median and interval of at least one ratio."""
+    ordered = sorted(ratios)
+    rank, confidence = interval(len(ordered))
+    return Spread(median(ordered), ordered[rank - 1], ordered[-rank], confidence)
 
 
 def hardest(

@@ -1,4 +1,4 @@
-"""Carries out what `ullage-tune run` is asked for: every policy on the same requests.
+"""Carries out what the lab is asked for: every policy on the same requests.
 
 A load of 1 is what the cluster can do: the rate at which the omniscient finishes requests of this
 very draw when all of them come at `FLOOD` times their pace, from the first tenth that is finished
@@ -7,12 +7,14 @@ the prompts and on what they share.
 """
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from functools import cache
 from itertools import product
 from logging import INFO, disable
 from multiprocessing import get_context
 from pathlib import Path
+from signal import SIG_DFL, SIGINT, signal
 from typing import Final
 
 from ullage_tune import generated
@@ -21,6 +23,7 @@ from ullage_tune.grid import OMNISCIENT, Cell, Measured
 from ullage_tune.measure import summarise
 from ullage_tune.plan import Plan, PlanError, Task
 from ullage_tune.policies import POLICIES
+from ullage_tune.policy import MakePolicy
 from ullage_tune.scenarios import SCENARIOS, plain
 from ullage_tune.traces import TraceError, read_trace
 from ullage_tune.workload import Workload
@@ -33,6 +36,16 @@ _SETTLED: Final = 0.1
 
 def tasks(plan: Plan) -> Sequence[Task]:
     """All runs. Raises `PlanError`: no such workload, policy, engine or scenario."""
+    return [
+        Task(cell, policy, seed)
+        for cell in cells(plan)
+        for seed in range(plan.seeds)
+        for policy in plan.policies or POLICIES
+    ]
+
+
+def cells(plan: Plan) -> Sequence[Cell]:
+    """Where policies meet. Raises `PlanError`, as above, or where a trace has no such seeds."""
     for kind, wanted, there in (
         ("policy", plan.policies, POLICIES),
         ("engine", (plan.engine,), ENGINES),
@@ -44,37 +57,51 @@ def tasks(plan: Plan) -> Sequence[Task]:
     for name in plan.workloads:
         if not _draw(name, plan.requests, 0).requests:
             raise PlanError(f"--workload {name}: wanted at least one request")
-    cells = product(plan.workloads, plan.scenarios, plan.loads, range(plan.seeds))
+        if not _draw(name, plan.requests, plan.seeds - 1).requests:
+            slices = f"{plan.seeds} slices of {plan.requests} requests"
+            raise PlanError(f"--workload {name}: wanted {slices}: it is shorter than that")
+    places = product(plan.workloads, plan.scenarios, plan.loads)
     return [
-        Task(Cell(_called(name), plan.routers, _befalls(scenario), load), policy, seed)
-        for name, scenario, load, seed in cells
-        for policy in plan.policies or POLICIES
+        Cell(_called(name), plan.routers, _befalls(scenario), load)
+        for name, scenario, load in places
     ]
+
+
+def drawn(plan: Plan, cell: Cell, seed: int) -> Workload:
+    """What is asked in a cell of this plan at this seed, at its own pace."""
+    return _draw(_named(plan, cell), plan.requests, seed)
 
 
 def run(plan: Plan, tasks: Sequence[Task]) -> Iterator[Measured]:
     """Make them, and give each as it is done."""
-    context = get_context("forkserver")  # One import of vLLM for all.
-    context.set_forkserver_preload(["ullage_tune.twin"])
-    named = {_called(name): name for name in plan.workloads}
-    pool = ProcessPoolExecutor(plan.jobs, context)
-    try:
-        waiting = [pool.submit(_run, plan, named[t.cell.workload], t) for t in tasks]
+    with workers(plan.jobs) as pool:
+        waiting = [pool.submit(measure, plan, task, POLICIES[task.policy]) for task in tasks]
         for done in as_completed(waiting):
             yield done.result()
+
+
+@contextmanager
+def workers(jobs: int) -> Iterator[Executor]:
+    """Processes for `measure`. What has not begun when this ends never does; Ctrl-C ends all."""
+    context = get_context("forkserver")  # One import of vLLM for all.
+    context.set_forkserver_preload(["ullage_tune.twin"])
+    pool = ProcessPoolExecutor(jobs, context, initializer=signal, initargs=(SIGINT, SIG_DFL))
+    try:
+        yield pool
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _run(plan: Plan, name: str, task: Task) -> Measured:
+def measure(plan: Plan, task: Task, make: MakePolicy) -> Measured:
+    """One run, of a policy that need not have a name in `POLICIES`."""
     disable(INFO)
-    drawn = _draw(name, plan.requests, task.seed)
-    engine, cell = ENGINES[plan.engine], task.cell
+    engine, cell, asked = ENGINES[plan.engine], task.cell, drawn(plan, task.cell, task.seed)
+    name = _named(plan, cell)
     able_per_s = _able_per_s(name, plan.requests, task.seed, plan.engine, plan.replicas)
-    offered = drawn.at_rate(cell.load * able_per_s * drawn.duration_s / len(drawn.requests))
+    offered = asked.at_rate(cell.load * able_per_s * asked.duration_s / len(asked.requests))
     made = SCENARIOS[cell.scenario or "plain"].make(engine, plan.replicas, offered.duration_s)
     scenario = made.shared_by(plan.routers)
-    world = World(offered, scenario, POLICIES[task.policy], task.policy, task.seed)
+    world = World(offered, scenario, make, task.policy, task.seed)
     return Measured(cell, task.policy, task.seed, summarise(world.run(), plan.slo))
 
 
@@ -102,6 +129,11 @@ def _draw(name: str, requests: int, seed: int) -> Workload:
         raise PlanError(f"--workload {name!r}: wanted a file, or one of {known}") from None
     except (OSError, TraceError) as error:
         raise PlanError(f"--workload {name}: {error}") from error
+
+
+def _named(plan: Plan, cell: Cell) -> str:
+    """The name or path behind a cell; of two files of one name, the last."""
+    return {_called(name): name for name in plan.workloads}[cell.workload]
 
 
 def _called(name: str) -> str:

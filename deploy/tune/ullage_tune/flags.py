@@ -1,12 +1,93 @@
 """What the subcommands' flags have in common: values, and words for those that are none."""
 
 import argparse
+import os
 import sys
+from pathlib import Path
 from typing import Final
 
 from ullage_tune.measure import Slo
+from ullage_tune.plan import Plan, PlanError
 
 _DEFAULT: Final = Slo()
+NEEDED: Final = "vLLM's environment, with ullage[tune] in it, is needed"
+
+
+def add_workloads(flags: argparse.ArgumentParser) -> None:
+    """What is asked."""
+    flags.add_argument(
+        "--workload",
+        dest="workloads",
+        action="append",
+        required=True,
+        metavar="NAME|FILE",
+        help="a generated workload, or a trace (Mooncake JSONL, Azure CSV); may be repeated",
+    )
+
+
+def add_lab(flags: argparse.ArgumentParser, requests: int) -> None:
+    """Of whom, how fast and how much is asked: by default so many requests of each run."""
+    flags.add_argument(
+        "--engine", default="4xh100-70b", metavar="NAME", help="GPU and model [%(default)s]"
+    )
+    flags.add_argument(
+        "--scenario",
+        dest="scenarios",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="what befalls the cluster: slow, lost; may be repeated [plain: nothing]",
+    )
+    flags.add_argument("--replicas", type=counted, default=6, metavar="N", help="[%(default)s]")
+    flags.add_argument(
+        "--routers",
+        type=counted,
+        default=1,
+        metavar="N",
+        help="that share the requests, and see only their own [%(default)s]",
+    )
+    flags.add_argument(
+        "--load",
+        dest="loads",
+        type=_loads,
+        default=(0.85,),
+        metavar="X,X,…",
+        help="offered ÷ what the replicas can do, each a run [0.85]",
+    )
+    flags.add_argument(
+        "--requests", type=counted, default=requests, metavar="N", help="of each run [%(default)s]"
+    )
+    add_slo(flags)
+    flags.add_argument(
+        "--jobs",
+        type=counted,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="runs at a time; more of them cost memory [one for each core]",
+    )
+
+
+def plan_of(arguments: argparse.Namespace, policies: tuple[str, ...] = ()) -> Plan:
+    """What these flags say."""
+    return Plan(
+        workloads=tuple(dict.fromkeys(arguments.workloads)),
+        policies=policies,
+        engine=arguments.engine,
+        scenarios=tuple(dict.fromkeys(arguments.scenarios)) or ("plain",),
+        replicas=arguments.replicas,
+        routers=arguments.routers,
+        loads=arguments.loads,
+        seeds=arguments.seeds,
+        requests=arguments.requests,
+        slo=slo_of(arguments),
+        jobs=arguments.jobs,
+    )
+
+
+def check_writable(json: Path | None) -> None:
+    """Find out before the run, not behind it. Raises `PlanError`."""
+    if json is not None and not json.parent.is_dir():
+        raise PlanError(f"--json {json}: no such folder: {json.parent}")
 
 
 def add_slo(flags: argparse.ArgumentParser) -> None:
@@ -48,6 +129,13 @@ def counted(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: wanted a whole number > 0")
     return int(text)
+
+
+def _loads(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(sorted({positive(part) for part in text.split(",")}))
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or several like 0.7,0.85") from None
 
 
 def failed(message: str, status: int) -> int:

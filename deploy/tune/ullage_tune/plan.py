@@ -1,11 +1,19 @@
-"""What `ullage-tune run` is asked to do."""
+"""What the lab is asked to do, by `ullage-tune run` and by those that search."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from importlib import import_module
+from typing import Final, NamedTuple, Protocol, cast
 
 from ullage_tune.grid import Cell, Measured
 from ullage_tune.measure import Slo
+from ullage_tune.policy import MakePolicy
+from ullage_tune.workload import Workload
+
+LAB: Final = "ullage_tune.experiment"
+"""Imported when something is to be run, not before: vLLM comes with it."""
 
 
 class PlanError(Exception):
@@ -67,3 +75,22 @@ class Lab(Protocol):
 
     def run(self, plan: Plan, tasks: Sequence[Task]) -> Iterator[Measured]:
         """Make them, `plan.jobs` at a time, and give each when it is done, in any order."""
+
+    # For who chooses the next run by the last one.
+
+    def cells(self, plan: Plan) -> Sequence[Cell]:
+        """Where policies meet. Raises `PlanError`, as `tasks` does."""
+
+    def drawn(self, plan: Plan, cell: Cell, seed: int) -> Workload:
+        """What is asked there at this seed, at its own pace."""
+
+    def workers(self, jobs: int) -> AbstractContextManager[Executor]:
+        """So many processes, ended with what they still have to do."""
+
+    def measure(self, plan: Plan, task: Task, make: MakePolicy) -> Measured:
+        """One run, in one of them: of this policy, whatever `task` calls it."""
+
+
+def lab() -> Lab:
+    """The lab. Raises `ModuleNotFoundError`: there is no vLLM here."""
+    return cast(Lab, import_module(LAB))

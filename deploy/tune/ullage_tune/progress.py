@@ -51,6 +51,11 @@ class Progress:
     ) -> None:
         self._bar.stop()
 
+    def spared(self, runs: int) -> None:
+        """So many need not be made after all."""
+        self._total -= runs
+        self._bar.update(self._task, total=self._total)
+
     def done(self, row: Measured) -> None:
         """One more is measured; its name stays until the next one's."""
         name = f"{row.cell}: {row.policy}, seed {row.seed}"

@@ -56,7 +56,11 @@ def versions() -> Mapping[str, str]:
 
 def write_json(path: Path, experiment: Experiment) -> None:
     """Write it, whole or not at all: a file that is there already stays until this one is ready."""
-    raw = {"schema": SCHEMA, **msgspec.to_builtins(experiment)}
+    write_rows(path, {"schema": SCHEMA, **msgspec.to_builtins(experiment)})
+
+
+def write_rows(path: Path, raw: dict[str, Any]) -> None:
+    """Write a document with `rows`, each of which has a `summary`, in the same manner."""
     for row in raw["rows"]:
         row["summary"] = _each(row["summary"], math.inf, _NEVER)
     partial = path.with_name(f"{path.name}.partial")

@@ -8,17 +8,23 @@ arguments or file, 130 Ctrl-C.
 """
 
 import argparse
-import os
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from ullage_tune.flags import add_slo, counted, failed, positive, slo_of
+from ullage_tune.flags import (
+    NEEDED,
+    add_lab,
+    add_workloads,
+    check_writable,
+    counted,
+    failed,
+    plan_of,
+)
 from ullage_tune.grid import OURS, Grid, Measured, PairError, in_full
-from ullage_tune.plan import Lab, Plan, PlanError, Task
+from ullage_tune.plan import Lab, Plan, PlanError, Task, lab
 from ullage_tune.progress import Progress
 from ullage_tune.results import Experiment, ResultsError, read_json, versions, write_json
 from ullage_tune.sheets import matrix_sheet, met
@@ -26,9 +32,6 @@ from ullage_tune.table import print_tables
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-
-LAB: Final = "ullage_tune.experiment"
-"""Imported when something is to be run, not before: vLLM comes with it."""
 
 
 def add_run(commands: "Commands") -> None:
@@ -41,14 +44,7 @@ def add_run(commands: "Commands") -> None:
         "cache, in virtual time. Prints a table for each workload and load, and how ullage stands.",
         epilog="Ctrl-C shows what has been measured so far.",
     )
-    flags.add_argument(
-        "--workload",
-        dest="workloads",
-        action="append",
-        required=True,
-        metavar="NAME|FILE",
-        help="a generated workload, or a trace (Mooncake JSONL, Azure CSV); may be repeated",
-    )
+    add_workloads(flags)
     flags.add_argument(
         "--policy",
         dest="policies",
@@ -57,50 +53,13 @@ def add_run(commands: "Commands") -> None:
         metavar="NAME",
         help=f"{OURS}, omniscient, or a rival; may be repeated [all]",
     )
-    flags.add_argument(
-        "--engine", default="4xh100-70b", metavar="NAME", help="GPU and model [%(default)s]"
-    )
-    flags.add_argument(
-        "--scenario",
-        dest="scenarios",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="what befalls the cluster: slow, lost; may be repeated [plain: nothing]",
-    )
-    flags.add_argument("--replicas", type=counted, default=6, metavar="N", help="[%(default)s]")
-    flags.add_argument(
-        "--routers",
-        type=counted,
-        default=1,
-        metavar="N",
-        help="that share the requests, and see only their own [%(default)s]",
-    )
-    flags.add_argument(
-        "--load",
-        dest="loads",
-        type=_loads,
-        default=(0.85,),
-        metavar="X,X,…",
-        help="offered ÷ what the replicas can do, each a run [0.85]",
-    )
+    add_lab(flags, requests=1200)
     flags.add_argument(
         "--seeds",
         type=counted,
         default=5,
         metavar="N",
         help="draws of the workload, or slices of the trace; fewer than 5 prove little [5]",
-    )
-    flags.add_argument(
-        "--requests", type=counted, default=1200, metavar="N", help="of each run [%(default)s]"
-    )
-    add_slo(flags)
-    flags.add_argument(
-        "--jobs",
-        type=counted,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="runs at a time; more of them cost memory [one for each core]",
     )
     flags.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
     _add_outputs(flags)
@@ -132,14 +91,14 @@ def _add_outputs(flags: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     try:
         _writable(arguments)
-        plan = _plan(arguments)
-        lab = _lab()
-        tasks = lab.tasks(plan)
+        plan = plan_of(arguments, policies=tuple(dict.fromkeys(arguments.policies)))
+        twins = lab()
+        tasks = twins.tasks(plan)
     except PlanError as error:
         return failed(str(error), status=2)
     except ModuleNotFoundError as error:
-        return failed(f"{error}: vLLM's environment, with ullage[tune] in it, is needed", status=1)
-    rows, whole = _measure(lab, plan, tasks)
+        return failed(f"{error}: {NEEDED}", status=1)
+    rows, whole = _measure(twins, plan, tasks)
     experiment = Experiment(plan.slo, plan.settings(), versions(), rows)
     if arguments.json is not None:
         write_json(arguments.json, experiment)
@@ -181,39 +140,11 @@ def _tell(experiment: Experiment, arguments: argparse.Namespace) -> int:
     return int(arguments.strict and not all(map(met, matrix_sheet(grid).rows)))
 
 
-def _plan(arguments: argparse.Namespace) -> Plan:
-    return Plan(
-        workloads=tuple(dict.fromkeys(arguments.workloads)),
-        policies=tuple(dict.fromkeys(arguments.policies)),
-        engine=arguments.engine,
-        scenarios=tuple(dict.fromkeys(arguments.scenarios)) or ("plain",),
-        replicas=arguments.replicas,
-        routers=arguments.routers,
-        loads=arguments.loads,
-        seeds=arguments.seeds,
-        requests=arguments.requests,
-        slo=slo_of(arguments),
-        jobs=arguments.jobs,
-    )
-
-
 def _writable(arguments: argparse.Namespace) -> None:
     """Find out before the run, not behind it."""
-    if arguments.json is not None and not arguments.json.parent.is_dir():
-        raise PlanError(f"--json {arguments.json}: no such folder: {arguments.json.parent}")
+    check_writable(arguments.json)
     if arguments.report is not None:
         try:
             arguments.report.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PlanError(f"--report {arguments.report}: {error.strerror}") from error
-
-
-def _lab() -> Lab:
-    return cast(Lab, import_module(LAB))
-
-
-def _loads(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(sorted({positive(part) for part in text.split(",")}))
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}, or several like 0.7,0.85") from None

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final
 
 from ullage_tune.bar import BARS, Mark, Verdict, judge
-from ullage_tune.compare import Comparison, interval
+from ullage_tune.compare import Comparison, Spread, interval
 from ullage_tune.grid import OMNISCIENT, OURS, STATISTICS, TTFT_P99, Cell, Grid, Statistic
 
 
@@ -149,10 +149,11 @@ def _verdict(verdict: Verdict) -> Field:
     if found is None:
         return Field("–")
     against = "" if verdict.bar.bound else f" {found.against}"
-    return Field(f"{_ratio(found)}{against}", Tone(verdict.mark.value))
+    return Field(f"{ratio_text(found)}{against}", Tone(verdict.mark.value))
 
 
-def _ratio(found: Comparison) -> str:
+def ratio_text(found: Comparison | Spread) -> str:
+    """A median ratio and its interval."""
     figures = [
         f"{v:.2f}" if v < 100 else "∞" if math.isinf(v) else f"{v:.0f}"
         for v in (found.ratio, found.low, found.high)

@@ -1,0 +1,1 @@
+"""`ullage-tune search`: the settings of what ships that serve given workloads best."""
