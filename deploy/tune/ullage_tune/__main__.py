@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
+from ullage_tune.fit.command import add_fit
+from ullage_tune.fit.record_command import add_record
 from ullage_tune.replay.command import add_replay
 from ullage_tune.run_command import add_run, add_show
 
@@ -19,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     flags.add_argument("--version", action="version", version=f"%(prog)s {version('ullage')}")
     commands = flags.add_subparsers(required=True, metavar="COMMAND")
-    for add in (add_run, add_show, add_replay):
+    for add in (add_run, add_show, add_replay, add_record, add_fit):
         add(commands)
     arguments = flags.parse_args(argv)
     try:
