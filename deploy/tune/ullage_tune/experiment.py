@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from ullage_tune import generated
-from ullage_tune.gpu import ENGINES
+from ullage_tune.engine_file import EngineError, engine_of
+from ullage_tune.gpu import Engine
 from ullage_tune.grid import OMNISCIENT, Cell, Measured
 from ullage_tune.measure import summarise
 from ullage_tune.plan import Plan, PlanError, Task
@@ -35,15 +36,25 @@ def tasks(plan: Plan) -> Sequence[Task]:
     """All runs. Raises `PlanError`: no such workload, policy, engine or scenario."""
     for kind, wanted, there in (
         ("policy", plan.policies, POLICIES),
-        ("engine", (plan.engine,), ENGINES),
         ("scenario", plan.scenarios, SCENARIOS),
     ):
         for name in wanted:
             if name not in there:
                 raise PlanError(f"--{kind} {name!r}: wanted one of {', '.join(there)}")
+    try:
+        engine = engine_of(plan.engine)
+    except EngineError as error:
+        raise PlanError(f"--engine {error}") from None
     for name in plan.workloads:
-        if not _draw(name, plan.requests, 0).requests:
+        drawn = [_draw(name, plan.requests, seed) for seed in range(plan.seeds)]
+        if not drawn[0].requests:
             raise PlanError(f"--workload {name}: wanted at least one request")
+        longest = max(r.prompt_tokens + r.output_tokens for d in drawn for r in d.requests)
+        if longest > engine.longest:
+            raise PlanError(
+                f"--workload {name}: a request of {longest} tokens; --engine {plan.engine} takes "
+                f"{engine.longest} at most"
+            )
     cells = product(plan.workloads, plan.scenarios, plan.loads, range(plan.seeds))
     return [
         Task(Cell(_called(name), plan.routers, _befalls(scenario), load), policy, seed)
@@ -57,20 +68,21 @@ def run(plan: Plan, tasks: Sequence[Task]) -> Iterator[Measured]:
     context = get_context("forkserver")  # One import of vLLM for all.
     context.set_forkserver_preload(["ullage_tune.twin"])
     named = {_called(name): name for name in plan.workloads}
+    engine = engine_of(plan.engine)
     pool = ProcessPoolExecutor(plan.jobs, context)
     try:
-        waiting = [pool.submit(_run, plan, named[t.cell.workload], t) for t in tasks]
+        waiting = [pool.submit(_run, plan, engine, named[t.cell.workload], t) for t in tasks]
         for done in as_completed(waiting):
             yield done.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _run(plan: Plan, name: str, task: Task) -> Measured:
+def _run(plan: Plan, engine: Engine, name: str, task: Task) -> Measured:
     disable(INFO)
     drawn = _draw(name, plan.requests, task.seed)
-    engine, cell = ENGINES[plan.engine], task.cell
-    able_per_s = _able_per_s(name, plan.requests, task.seed, plan.engine, plan.replicas)
+    cell = task.cell
+    able_per_s = _able_per_s(name, plan.requests, task.seed, engine, plan.replicas)
     offered = drawn.at_rate(cell.load * able_per_s * drawn.duration_s / len(drawn.requests))
     made = SCENARIOS[cell.scenario or "plain"].make(engine, plan.replicas, offered.duration_s)
     scenario = made.shared_by(plan.routers)
@@ -79,9 +91,9 @@ def _run(plan: Plan, name: str, task: Task) -> Measured:
 
 
 @cache
-def _able_per_s(name: str, requests: int, seed: int, engine: str, replicas: int) -> float:
+def _able_per_s(name: str, requests: int, seed: int, engine: Engine, replicas: int) -> float:
     flood = _draw(name, requests, seed).at_rate(FLOOD)
-    scenario = plain(ENGINES[engine], replicas, flood.duration_s)
+    scenario = plain(engine, replicas, flood.duration_s)
     fates = World(flood, scenario, POLICIES[OMNISCIENT], OMNISCIENT, seed).run().outcomes
     ends = sorted(fate.finished_s for fate in fates if fate.finished_s is not None)
     first, last = int(_SETTLED * len(ends)), int((1.0 - _SETTLED) * (len(ends) - 1))

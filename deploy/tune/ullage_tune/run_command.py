@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, cast
 from rich.console import Console
 
 from ullage_tune.flags import add_slo, counted, failed, positive, slo_of
+from ullage_tune.gpu import ENGINES
 from ullage_tune.grid import OURS, Grid, Measured, PairError, in_full
 from ullage_tune.plan import Lab, Plan, PlanError, Task
 from ullage_tune.progress import Progress
@@ -58,7 +59,10 @@ def add_run(commands: "Commands") -> None:
         help=f"{OURS}, omniscient, or a rival; may be repeated [all]",
     )
     flags.add_argument(
-        "--engine", default="4xh100-70b", metavar="NAME", help="GPU and model [%(default)s]"
+        "--engine",
+        default="4xh100-70b",
+        metavar="NAME|FILE",
+        help=f"GPU and model: {', '.join(ENGINES)}, or a file as fit writes it [%(default)s]",
     )
     flags.add_argument(
         "--scenario",
