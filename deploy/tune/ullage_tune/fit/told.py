@@ -24,10 +24,10 @@ def report(source: str, said: Said, fitted: Fitted, fixed: Mapping[str, float]) 
     for name, (least, most) in fitted.spans.items():
         lines.append(f"seen in a step: {least:.4g} to {most:.4g} {name}")
     if fitted.found >= SHARED:
-        lines.append(
-            f"{fitted.found:.0%} of the prompts' tokens were in the cache: context is an estimate, "
-            "so per_sequence_s and per_context_token_s may each have some of the other's"
-        )
+        lines += [
+            f"{fitted.found:.0%} of the prompts' tokens were in the cache: context is an estimate,",
+            "so per_sequence_s and per_context_token_s may each have some of the other's",
+        ]
     for name, value in solution.model._asdict().items():
         error = getattr(solution.error, name)
         if name in fixed:
