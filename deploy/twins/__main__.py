@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from twins.fleet import Fleet, Twin
+from ullage_tune.engine_file import EngineError, engine_of
 from ullage_tune.gpu import ENGINES
 from vllm_cpu.serve import ServerError
 
@@ -24,16 +25,25 @@ def main() -> int:
     flags.add_argument("--venv", type=Path, required=True, help="of vLLM, with ullage in it")
     flags.add_argument("--model", type=Path, required=True)
     flags.add_argument("--count", type=int, default=4, metavar="N", help="[%(default)s]")
-    flags.add_argument("--engine", choices=list(ENGINES), default="spike", help="[%(default)s]")
+    flags.add_argument(
+        "--engine",
+        default="spike",
+        metavar="NAME|FILE",
+        help=f"{', '.join(ENGINES)}, or a file as `ullage-tune fit` writes it [%(default)s]",
+    )
     flags.add_argument("--port-base", type=int, default=8001, metavar="PORT", help="[%(default)s]")
     asked = flags.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):  # SIGINT is ignored behind a script's `&`.
         signal.signal(number, signal.default_int_handler)
+    try:
+        engine = engine_of(asked.engine)
+    except EngineError as error:
+        flags.error(f"--engine {error}")
     folder = Path(tempfile.mkdtemp(prefix="ullage-twins-"))
     print(f"logs, and the socket for a sidecar (readings.sock): {folder}", flush=True)
     fleet = Fleet(
         asked.count,
-        ENGINES[asked.engine],
+        engine,
         venv=asked.venv,
         model=asked.model,
         port_base=asked.port_base,

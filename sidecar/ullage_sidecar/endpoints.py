@@ -2,6 +2,7 @@
 
 GET /v1/snapshots    the document; its ETag changes with its content, ages left out
     ?watch           the same as it changes, a line each time (see `watch`)
+GET /v1/steps        what the plugins say, to record it (see `recorder`)
 GET /v1/orca         the load of the node's only server, as an ORCA report; /v1/orca/NAME of one
 GET /healthz         200 as long as this process runs, and how many engines it hears
 GET /metrics         Prometheus
@@ -23,6 +24,8 @@ from ullage_sidecar.core.orca import report
 from ullage_sidecar.core.render import label
 from ullage_sidecar.node import Node
 from ullage_sidecar.publisher import Published
+from ullage_sidecar.recorder import PATH as STEPS_PATH
+from ullage_sidecar.recorder import Recorded, Recorder
 from ullage_sidecar.watch import Watched, Watchers
 
 JSON: Final = "application/json"
@@ -47,6 +50,7 @@ class Served:
     agent_checks: int = 0
     agent_checks_misnamed: int = 0
     watched: Watched = field(default_factory=Watched)
+    recorded: Recorded = field(default_factory=Recorded)
 
 
 def snapshots(published: Published, if_none_match: str | None) -> Answer:
@@ -90,6 +94,7 @@ def application(
     node: Node,
     registry: CollectorRegistry,
     served: Served,
+    recorder: Recorder,
     version: str,
     clock: Callable[[], float],
     wall: Callable[[], float],
@@ -99,6 +104,7 @@ def application(
 
     async def let_go(_: web.Application) -> None:
         watchers.close()
+        recorder.close()
 
     async def get_snapshots(request: web.Request) -> web.StreamResponse:
         if snapshot.WATCH in request.query:
@@ -122,6 +128,7 @@ def application(
     app = web.Application()
     app.on_shutdown.append(let_go)
     app.router.add_get(snapshot.PATH, get_snapshots)
+    app.router.add_get(STEPS_PATH, recorder.answer)
     app.router.add_get(ORCA_PATH, get_orca)
     app.router.add_get(f"{ORCA_PATH}/{{name}}", get_orca)
     app.router.add_get("/healthz", get_healthz)

@@ -96,6 +96,7 @@ class NodeCollector(Collector):
         agent.add_metric(("no",), self._served.agent_checks_misnamed)
         yield agent
         yield from self._watched()
+        yield from self._recorded()
         yield CounterMetricFamily(
             f"{PREFIX}snapshot_renders", "Documents rendered.", self._node.publisher.renders
         )
@@ -143,3 +144,17 @@ class NodeCollector(Collector):
         dropped.add_metric(("stalled",), watched.stalled)
         dropped.add_metric(("refused",), watched.refused)
         yield dropped
+
+    def _recorded(self) -> Iterator[Metric]:
+        recorded = self._served.recorded
+        yield GaugeMetricFamily(
+            f"{PREFIX}recordings", "Who records the engines' steps now.", recorded.now
+        )
+        yield CounterMetricFamily(
+            f"{PREFIX}recordings_refused", "Those that were too many.", recorded.refused
+        )
+        yield CounterMetricFamily(
+            f"{PREFIX}recording_lost_bytes",
+            "Steps not handed on to recorders that were too slow.",
+            recorded.lost_bytes,
+        )

@@ -23,6 +23,7 @@ from ullage_sidecar.control import Control, Door, listening, path_of
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.drained import Kept
 from ullage_sidecar.node import PULSE_S, Node
+from ullage_sidecar.recorder import Recorder
 from ullage_sidecar.sources import scrape
 from ullage_sidecar.sources.plugin import ListenError, Readings, readings
 from ullage_sidecar.sources.scraped import Server
@@ -46,11 +47,14 @@ async def serve(config: Config) -> None:
     node = Node(config, time.monotonic())
     kept = Kept(Path(f"{config.socket}.drained"), scrape.machine_start())
     node.resume(kept.read(), time.monotonic())
-    ears = readings(
-        Path(config.socket),
-        lambda datagrams: node.hear(datagrams, time.monotonic()),
-        lambda: node.tell is not None,
-    )
+    served = endpoints.Served()
+    recorder = Recorder(served.recorded)
+
+    def hear(datagrams: bytes) -> None:
+        recorder.hear(datagrams)
+        node.hear(datagrams, time.monotonic())
+
+    ears = readings(Path(config.socket), hear, lambda: node.tell is not None)
     with ears as found:
         node.fetch = found.look
         async with health.session(config.health) as client, scrape.session(config.health) as pages:
@@ -58,12 +62,11 @@ async def serve(config: Config) -> None:
             await asyncio.gather(
                 *(_first_probe(node, client, entry, scrapers) for entry in config.engine)
             )
-            served = endpoints.Served()
             control = Control(node, kept, time.monotonic)
             controlled = listening(control, path_of(config.socket), CLOSE_WITHIN_S)
             checks = agent.Agent(node, served, time.monotonic, time.time)
             checked = agent.listening(checks, config.agent_listen)
-            serving = _serving(node, served)
+            serving = _serving(node, served, recorder)
             async with controlled as door, checked, serving, asyncio.TaskGroup() as group:
                 warmer = Warmer(node, client, time.monotonic, VERSION)
                 chores = [_pulse(node), _tick(node, kept, found, door), warmer.run()]
@@ -150,9 +153,11 @@ async def _tick(node: Node, kept: Kept, found: Readings, door: Door) -> None:
 
 
 @asynccontextmanager
-async def _serving(node: Node, served: endpoints.Served) -> AsyncIterator[None]:
+async def _serving(node: Node, served: endpoints.Served, recorder: Recorder) -> AsyncIterator[None]:
     registry = metrics.registry(node, served, VERSION, time.monotonic)
-    app = endpoints.application(node, registry, served, VERSION, time.monotonic, time.time)
+    app = endpoints.application(
+        node, registry, served, recorder, VERSION, time.monotonic, time.time
+    )
     runner = web.AppRunner(
         app,
         access_log=None,

@@ -109,7 +109,7 @@ class Watchers:
         with contextlib.suppress(ConnectionError), self._watching(transport) as woken:
             await response.prepare(request)
             await self._stream(request, response, woken, interval)
-            await _say_goodbye(response, transport)
+            await say_goodbye(response, transport)
         return response
 
     def close(self) -> None:
@@ -207,7 +207,7 @@ async def _send(request: web.Request, response: web.StreamResponse, text: bytes)
         await request.writer.drain()
 
 
-async def _say_goodbye(response: web.StreamResponse, transport: asyncio.WriteTransport) -> None:
+async def say_goodbye(response: web.StreamResponse, transport: asyncio.WriteTransport) -> None:
     """End the answer as an answer ends, unless that would keep us. Raises `ConnectionError`."""
     try:
         async with asyncio.timeout(GOODBYE_S):

@@ -22,6 +22,7 @@ from ullage_sidecar.endpoints import Served, application
 from ullage_sidecar.metrics import registry
 from ullage_sidecar.node import Node
 from ullage_sidecar.publisher import RENDER_EVERY_S
+from ullage_sidecar.recorder import Recorder
 from watching import LARGE, Watcher, stalled
 
 LONG_MS = 60_000
@@ -62,7 +63,10 @@ async def served(**first):
     it = InProcess()
     it.hear(hello())
     it.step(**first)
-    app = application(it.node, it.registry, it.counts, "9.9", time.monotonic, time.time)
+    app = application(
+        it.node, it.registry, it.counts, Recorder(it.counts.recorded), "9.9", time.monotonic,
+        time.time,
+    )  # fmt: skip
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
+from ullage_tune.fit.command import add_fit
+from ullage_tune.fit.record_command import add_record
 from ullage_tune.replay.command import add_replay
 from ullage_tune.run_command import add_run, add_show
 from ullage_tune.search.command import add_search
@@ -20,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     flags.add_argument("--version", action="version", version=f"%(prog)s {version('ullage')}")
     commands = flags.add_subparsers(required=True, metavar="COMMAND")
-    for add in (add_run, add_show, add_search, add_replay):
+    for add in (add_run, add_show, add_search, add_record, add_fit, add_replay):
         add(commands)
     arguments = flags.parse_args(argv)
     try:

@@ -18,7 +18,8 @@ from signal import SIG_DFL, SIGINT, signal
 from typing import Final
 
 from ullage_tune import generated
-from ullage_tune.gpu import ENGINES
+from ullage_tune.engine_file import EngineError, engine_of
+from ullage_tune.gpu import Engine
 from ullage_tune.grid import OMNISCIENT, Cell, Measured
 from ullage_tune.measure import summarise
 from ullage_tune.plan import Plan, PlanError, Task
@@ -48,18 +49,28 @@ def cells(plan: Plan) -> Sequence[Cell]:
     """Where policies meet. Raises `PlanError`, as above, or where a trace has no such seeds."""
     for kind, wanted, there in (
         ("policy", plan.policies, POLICIES),
-        ("engine", (plan.engine,), ENGINES),
         ("scenario", plan.scenarios, SCENARIOS),
     ):
         for name in wanted:
             if name not in there:
                 raise PlanError(f"--{kind} {name!r}: wanted one of {', '.join(there)}")
+    try:
+        engine = engine_of(plan.engine)
+    except EngineError as error:
+        raise PlanError(f"--engine {error}") from None
     for name in plan.workloads:
-        if not _draw(name, plan.requests, 0).requests:
+        draws = [_draw(name, plan.requests, seed) for seed in range(plan.seeds)]
+        if not draws[0].requests:
             raise PlanError(f"--workload {name}: wanted at least one request")
-        if not _draw(name, plan.requests, plan.seeds - 1).requests:
+        if not draws[-1].requests:
             slices = f"{plan.seeds} slices of {plan.requests} requests"
             raise PlanError(f"--workload {name}: wanted {slices}: it is shorter than that")
+        longest = max(r.prompt_tokens + r.output_tokens for d in draws for r in d.requests)
+        if longest > engine.longest:
+            raise PlanError(
+                f"--workload {name}: a request of {longest} tokens; --engine {plan.engine} takes "
+                f"{engine.longest} at most"
+            )
     places = product(plan.workloads, plan.scenarios, plan.loads)
     return [
         Cell(_called(name), plan.routers, _befalls(scenario), load)
@@ -95,9 +106,9 @@ def workers(jobs: int) -> Iterator[Executor]:
 def measure(plan: Plan, task: Task, make: MakePolicy) -> Measured:
     """One run, of a policy that need not have a name in `POLICIES`."""
     disable(INFO)
-    engine, cell, asked = ENGINES[plan.engine], task.cell, drawn(plan, task.cell, task.seed)
+    engine, cell, asked = engine_of(plan.engine), task.cell, drawn(plan, task.cell, task.seed)
     name = _named(plan, cell)
-    able_per_s = _able_per_s(name, plan.requests, task.seed, plan.engine, plan.replicas)
+    able_per_s = _able_per_s(name, plan.requests, task.seed, engine, plan.replicas)
     offered = asked.at_rate(cell.load * able_per_s * asked.duration_s / len(asked.requests))
     made = SCENARIOS[cell.scenario or "plain"].make(engine, plan.replicas, offered.duration_s)
     scenario = made.shared_by(plan.routers)
@@ -106,9 +117,9 @@ def measure(plan: Plan, task: Task, make: MakePolicy) -> Measured:
 
 
 @cache
-def _able_per_s(name: str, requests: int, seed: int, engine: str, replicas: int) -> float:
+def _able_per_s(name: str, requests: int, seed: int, engine: Engine, replicas: int) -> float:
     flood = _draw(name, requests, seed).at_rate(FLOOD)
-    scenario = plain(ENGINES[engine], replicas, flood.duration_s)
+    scenario = plain(engine, replicas, flood.duration_s)
     fates = World(flood, scenario, POLICIES[OMNISCIENT], OMNISCIENT, seed).run().outcomes
     ends = sorted(fate.finished_s for fate in fates if fate.finished_s is not None)
     first, last = int(_SETTLED * len(ends)), int((1.0 - _SETTLED) * (len(ends) - 1))

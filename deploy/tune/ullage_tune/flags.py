@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from ullage_tune.gpu import ENGINES
 from ullage_tune.measure import Slo
 from ullage_tune.plan import Plan, PlanError
 
@@ -28,7 +29,10 @@ def add_workloads(flags: argparse.ArgumentParser) -> None:
 def add_lab(flags: argparse.ArgumentParser, requests: int) -> None:
     """Of whom, how fast and how much is asked: by default so many requests of each run."""
     flags.add_argument(
-        "--engine", default="4xh100-70b", metavar="NAME", help="GPU and model [%(default)s]"
+        "--engine",
+        default="4xh100-70b",
+        metavar="NAME|FILE",
+        help=f"GPU and model: {', '.join(ENGINES)}, or a file as fit writes it [%(default)s]",
     )
     flags.add_argument(
         "--scenario",

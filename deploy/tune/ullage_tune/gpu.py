@@ -50,6 +50,11 @@ class Engine:
     max_model_len: int = 131_072
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest request that it takes, prompt and answer."""
+        return min(self.max_model_len, (self.blocks - 1) * self.block_size)
+
+    @property
     def prefill_tokens_per_s(self) -> float:
         """Uncached prompt tokens a second, in full steps of nothing else."""
         most = self.max_num_batched_tokens

@@ -29,7 +29,7 @@ class Plan:
     policies: tuple[str, ...]
     """Empty: all there are."""
     engine: str
-    """A name of `gpu.ENGINES`."""
+    """A name of `gpu.ENGINES`, or the path of an engine file."""
     replicas: int
     routers: int
     scenarios: tuple[str, ...]
