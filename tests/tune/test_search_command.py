@@ -74,6 +74,13 @@ def test_what_is_better_by_luck_alone_is_told_to_be_no_better(lab, capsys):
     assert "span_s =" not in out
 
 
+def test_where_the_default_refuses_too_many_it_is_said_what_that_counts_for(lab, capsys):
+    lab.late = lambda make, task: bowl(make, task) if make.sidecar or task.seed else None
+    assert status_of(*ARGV) == 0
+    out = capsys.readouterr().out
+    assert "On 2 of the draws the default's TTFT p99 is never: too many are refused." in out
+
+
 def test_trials_runs_and_verdict_are_written_and_can_be_shown(lab, capsys, tmp_path):
     file = tmp_path / "found.json"
     assert status_of(*ARGV, "--json", str(file)) == 0

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ullage_tune.grid import Cell, Grid
-from ullage_tune.search.objective import Aim, loss
+from ullage_tune.search.objective import NEVER, Aim, loss
 from ullage_tune.search.race import Trial
 from ullage_tune.search.setting import Setting, toml
 from ullage_tune.search.space import WEIGHTS, Space
@@ -123,7 +123,8 @@ def _trials_note(trials: Sequence[Trial], space: Space, aim: Aim) -> str:
     )
     if never:
         note += (
-            f" On {never} of the draws the {DEFAULT}'s {aim.statistic.title} is never reached: too "
-            "many are refused. A lower --load, or --for goodput, may tell more."
+            f" On {never} of the draws the {DEFAULT}'s {aim.statistic.title} is never: too many are"
+            f" refused. That counts as {NEVER:g} times the latest that was served. A lower --load,"
+            " or --for goodput, may tell more."
         )
     return note
