@@ -21,12 +21,17 @@ MOST_AT_ONCE: Final = 16
 """Also how long a stretch is. The least of 16 drawn at random is among the best tenth of a large
 fleet in 4 of 5 draws."""
 MOST_KNOWING: Final = 8
+ENOUGH: Final = 4
+"""Where so many of those that know as much may be expected in the stretch, no more are looked for."""
+_NONE: Final = Row(0.0, 0.0, 0.0, 0.0)
 
 
 class Expected:
     """The rows of those that may be chosen, kept up with what this router sends them."""
 
-    __slots__ = ("_bits", "_given", "_load", "_place", "_rows", "_seats", "_seen", "typical")
+    __slots__ = (
+        *("_bits", "_given", "_load", "_place", "_rows", "_seats", "_seen", "_stale", "typical"),
+    )
 
     def __init__(self, seats: Sequence[Seat], place: Mapping[str, int], load: InFlight) -> None:
         self._seats = seats
@@ -35,7 +40,9 @@ class Expected:
         self._seen = load.changed
         self.typical = typical_of([seat.pace for seat in seats[:MOST_AT_ONCE]])
         """Seeds are hashes, so the first ones are any."""
-        self._rows: list[Row | None] = [None] * len(seats)
+        self._rows = [_NONE] * len(seats)
+        self._stale = {*range(len(seats))}
+        """Whose rows are to be made."""
         self._bits: list[int] = []
         self._given = -1
 
@@ -48,6 +55,8 @@ class Expected:
         places = [place % size for place in range(begin, begin + MOST_AT_ONCE)]
         knowing = 0
         for holders, _ in reversed(found):
+            if holders.bit_count() * MOST_AT_ONCE > ENOUGH * size:
+                break
             for key in prefixes.some_of(holders, MOST_KNOWING - knowing, thrown):
                 knowing += 1
                 place = self._place.get(key)
@@ -57,15 +66,11 @@ class Expected:
 
     def rows(self, places: Sequence[int]) -> list[Row]:
         """What is expected of each."""
-        rows = []
-        for place in places:
-            row = self._rows[place]
-            if row is None:
-                seat = self._seats[place]
-                row = row_of(seat.replica.key, seat.pace, self.typical, self._load)
-                self._rows[place] = row
-            rows.append(row)
-        return rows
+        for place in self._stale.intersection(places):
+            seat = self._seats[place]
+            self._rows[place] = row_of(seat.replica.key, seat.pace, self.typical, self._load)
+            self._stale.remove(place)
+        return [self._rows[place] for place in places]
 
     def uncached(
         self,
@@ -92,12 +97,12 @@ class Expected:
             return
         self._seen = load.changed
         if new > len(load.changes) or new > len(self._seats):
-            self._rows = [None] * len(self._seats)
+            self._stale.update(range(len(self._seats)))
             return
         for key in islice(reversed(load.changes), new):
             place = self._place.get(key)
             if place is not None:
-                self._rows[place] = None
+                self._stale.add(place)
 
     def _bits_of(self, places: Sequence[int], prefixes: Prefixes) -> list[int]:
         if self._given != prefixes.given:

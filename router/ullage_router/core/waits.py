@@ -18,9 +18,10 @@ A replica whose speeds are not known yet is taken for a typical one: the median 
 known, or else `TOKEN_S` and `STEP_S`. Where nothing is known of any, this is the least backlog.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from math import exp
+from math import exp, inf
 from random import Random
 from statistics import median
 from typing import Final, NamedTuple
@@ -102,23 +103,19 @@ class Row(NamedTuple):
     """Of a request with nothing to compute, crowd aside."""
     token_s: float
     """What each of its uncached tokens adds."""
-    over: float
-    """How much of the KV pool will be filled beyond `ROOM`: a share; below 0: none."""
-    token_share: float
-    """Of the pool, that each of its uncached tokens fills; 0: unknown."""
+    room: float
+    """Tokens until the KV pool is filled to `ROOM`; below 0: it is beyond; infinite: unknown."""
     crowd_s: float
-    """What the whole pool filled once more would add."""
+    """What each token beyond that adds besides."""
 
 
 def waits_of(rows: Sequence[Row], uncached: Sequence[int]) -> list[float]:
     """The wait at each, in seconds, of a request with so many uncached tokens there."""
     return [
         wait_s + tokens * token_s
-        if (filled := over + tokens * token_share) <= 0.0
-        else wait_s + tokens * token_s + filled * crowd_s
-        for (wait_s, token_s, over, token_share, crowd_s), tokens in zip(
-            rows, uncached, strict=True
-        )
+        if tokens <= room
+        else wait_s + tokens * token_s + (tokens - room) * crowd_s
+        for (wait_s, token_s, room, crowd_s), tokens in zip(rows, uncached, strict=True)
     ]
 
 
@@ -130,13 +127,12 @@ def row_of(key: str, pace: Pace, typical: Typical, load: InFlight) -> Row:
     others = pace.waiting - load.unbegun.get(key, 0)
     if others > 0:
         backlog += others * load.mean_tokens
-    share = 1.0 / pace.pool_tokens if pace.pool_tokens else 0.0
+    pool = pace.pool_tokens
     return Row(
         backlog * token_s + COMPANY * step_s * max(own, pace.requests),
         WORK * token_s,
-        pace.used + backlog * share - ROOM if share else -1.0,
-        share,
-        CROWD * step_s,
+        (ROOM - pace.used) * pool - backlog if pool else inf,
+        CROWD * step_s / pool if pool else 0.0,
     )
 
 
@@ -152,5 +148,4 @@ def weights_of(waits: Sequence[float], temperature_s: float) -> list[float]:
 def drawn(weights: Sequence[float], rng: Random) -> int:
     """One of them, at these odds; one at least is not 0."""
     up_to = [*accumulate(weights)]
-    thrown = rng.random() * up_to[-1]
-    return next(place for place, limit in enumerate(up_to) if thrown < limit)
+    return min(bisect_right(up_to, rng.random() * up_to[-1]), len(up_to) - 1)  # A crumb too many.
