@@ -146,7 +146,8 @@ def weights_of(waits: Sequence[float], temperature_s: float) -> list[float]:
     if temperature_s <= 0.0:
         return [float(wait == least) for wait in waits]
     far = least + _FAR * temperature_s
-    return [exp((least - wait) / temperature_s) if wait < far else 0.0 for wait in waits]
+    # Beside a long wait a low temperature is lost: then the least is as far as `far`.
+    return [exp((least - wait) / temperature_s) if wait <= far else 0.0 for wait in waits]
 
 
 def drawn(weights: Sequence[float], rng: Random) -> int:

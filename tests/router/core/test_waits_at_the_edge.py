@@ -1,0 +1,78 @@
+"""What `least_wait` does with pictures that are extreme, at odds with themselves, or missing."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from snapshots import document, snapshot
+from ullage_router.core.affinity import Memory
+from ullage_router.core.decide import Decision, Need, choose
+from ullage_router.core.fleet import Fleet, fleet_of, hear
+from ullage_router.core.inflight import InFlight
+from ullage_router.core.lineup import line_up
+from ullage_router.core.odds import Odds
+from ullage_router.core.policy import Policy, Way
+from ullage_router.core.prefixes import Prefixes
+from ullage_router.core.rules import Rules
+from ullage_router.core.waits import drawn, weights_of
+from ullage_shared.snapshot import decode, encode
+
+A = "http://a:8000"
+SIDECAR = "http://sidecar:9400"
+
+
+def decided(
+    fleet: Fleet, load: InFlight, temperature: float = 1.0, seed: int = 1, tokens: int = 100
+) -> Decision:
+    rules, need = Rules(choose=Policy(Way.LEAST_WAIT, temperature)), Need(prompt_tokens=tokens)
+    odds = Odds(line_up(fleet, None, need.size, 0.0, rules), load)
+    return choose(odds, need, 0.0, Random(seed), rules, Memory(1), Prefixes(1))
+
+
+# Numbers
+
+
+@pytest.mark.parametrize("temperature_s", [5e-324, 1e-300, 1e-18])
+def test_the_least_wait_can_be_drawn_at_any_temperature(temperature_s: float) -> None:
+    """A difference that is lost beside the wait itself is still one from the least to none."""
+    weights = weights_of([1e3, 1e9, 1e3], temperature_s)
+    assert weights == [1.0, 0.0, 1.0]
+    assert drawn(weights, Random(1)) in (0, 2)
+
+
+COUNTS = st.none() | st.sampled_from([0, 1, 2**31, 2**63 - 1])
+SPEEDS = st.none() | st.sampled_from([5e-324, 1e-300, 1e-9, 1e-3, 1.0, 1e12])
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "running": COUNTS,
+                "waiting": COUNTS,
+                "free_blocks": COUNTS,
+                "total_blocks": COUNTS,
+                "block_size": COUNTS,
+                "max_num_seqs": COUNTS,
+                "step_s": SPEEDS,
+                "prefill_tokens_per_s": SPEEDS,
+            }
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    st.sampled_from([0, 100, 2**40]),
+    st.sampled_from([0.0, 5e-324, 1e-18, 1.0, 1000.0]),
+)
+def test_every_picture_that_the_wire_lets_through_has_its_answer(
+    said: list[dict[str, float | int | None]], tokens: int, temperature: float
+) -> None:
+    sent = document(*(snapshot(f"http://r{i}:8000", 0.9, **told) for i, told in enumerate(said)))
+    fleet, load = hear(fleet_of([A]), SIDECAR, decode(encode(sent))[0], 0.0)[0], InFlight()
+    for key in fleet.replicas:
+        load.hold(key, tokens=tokens)
+    decision = decided(fleet, load, temperature, tokens=tokens)
+    assert decision.replica is not None
