@@ -1,15 +1,17 @@
 """What `least_wait` does with pictures that are extreme, at odds with themselves, or missing."""
 
+from collections import Counter
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshots import document, snapshot
+from snapshots import document, fleet_with, snapshot
 from ullage_router.core.affinity import Memory
+from ullage_router.core.breaker import BreakerPolicy, Event, after
 from ullage_router.core.decide import Decision, Need, choose
-from ullage_router.core.fleet import Fleet, fleet_of, hear
+from ullage_router.core.fleet import Fleet, fleet_of, hear, with_breaker
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import line_up
 from ullage_router.core.odds import Odds
@@ -19,7 +21,7 @@ from ullage_router.core.rules import Rules
 from ullage_router.core.waits import drawn, weights_of
 from ullage_shared.snapshot import decode, encode
 
-A = "http://a:8000"
+A, B, C = "http://a:8000", "http://b:8000", "http://c:8000"
 SIDECAR = "http://sidecar:9400"
 
 
@@ -29,6 +31,11 @@ def decided(
     rules, need = Rules(choose=Policy(Way.LEAST_WAIT, temperature)), Need(prompt_tokens=tokens)
     odds = Odds(line_up(fleet, None, need.size, 0.0, rules), load)
     return choose(odds, need, 0.0, Random(seed), rules, Memory(1), Prefixes(1))
+
+
+def chosen(fleet: Fleet, load: InFlight, draws: int) -> Counter[str]:
+    keys = (decided(fleet, load, seed=seed).replica for seed in range(draws))
+    return Counter(replica.key for replica in keys if replica is not None)
 
 
 # Numbers
@@ -46,7 +53,7 @@ COUNTS = st.none() | st.sampled_from([0, 1, 2**31, 2**63 - 1])
 SPEEDS = st.none() | st.sampled_from([5e-324, 1e-300, 1e-9, 1e-3, 1.0, 1e12])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     st.lists(
         st.fixed_dictionaries(
@@ -76,3 +83,22 @@ def test_every_picture_that_the_wire_lets_through_has_its_answer(
         load.hold(key, tokens=tokens)
     decision = decided(fleet, load, temperature, tokens=tokens)
     assert decision.replica is not None
+
+
+# Those that return
+
+
+@pytest.mark.parametrize("backlog", [0, 2_000, 100_000])
+def test_one_that_returns_from_an_ejection_gets_its_part_however_idle_it_is(backlog: int) -> None:
+    """Nothing was sent there meanwhile: it is by far the least wait."""
+    fleet, policy = fleet_with({A: 0.9, B: 0.9, C: 0.9}), BreakerPolicy()
+    breaker = fleet.replicas[A].breaker
+    for event in [*[Event.FAILED] * policy.eject_after, Event.PROBE_ANSWERED]:
+        breaker = after(breaker, event, 0.0, policy)
+    fleet, load = with_breaker(fleet, A, breaker), InFlight()
+    load.hold(B, tokens=backlog)
+    load.hold(C, tokens=backlog)
+    draws, share = 400, 0.1
+    assert chosen(fleet, load, draws)[A] <= share * draws + 4 * (draws * share * 0.9) ** 0.5
+    alone = with_breaker(fleet_with({A: 0.9}), A, breaker)
+    assert chosen(alone, load, 10) == {A: 10}
