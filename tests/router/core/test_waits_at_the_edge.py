@@ -102,3 +102,25 @@ def test_one_that_returns_from_an_ejection_gets_its_part_however_idle_it_is(back
     assert chosen(fleet, load, draws)[A] <= share * draws + 4 * (draws * share * 0.9) ** 0.5
     alone = with_breaker(fleet_with({A: 0.9}), A, breaker)
     assert chosen(alone, load, 10) == {A: 10}
+
+
+# Those that are silent
+
+
+def test_one_that_nobody_has_heard_of_is_as_busy_as_others_are() -> None:
+    """Other routers' requests are there, too, though none of them is to be seen."""
+    heard = [snapshot(key, running=150, waiting=1) for key in (A, B, C)]
+    silent = "http://silent:8000"
+    fleet, load = hear(fleet_of([silent]), SIDECAR, document(*heard), 0.0)[0], InFlight()
+    load.mean_tokens = 1_000.0
+    draws = 400
+    spread = chosen(fleet, load, draws)
+    assert all(abs(spread[key] - 100) <= 4 * (draws * 0.25 * 0.75) ** 0.5 for key in (A, silent))
+
+
+def test_own_requests_at_a_silent_one_count_once_they_are_more() -> None:
+    fleet = hear(fleet_of([B]), SIDECAR, document(snapshot(A, running=20)), 0.0)[0]
+    load = InFlight()
+    for _ in range(40):
+        load.hold(B)
+    assert chosen(fleet, load, 200)[B] <= 20  # A few: it is five steps behind.
