@@ -292,3 +292,14 @@ def test_a_replica_that_fails_and_answers_in_turn_is_two_lines_a_moment_and_not_
             router.failed(replica, "closed", "gone")
             router.answered(replica, 200)
     assert len(caplog.messages) <= 2
+
+
+def test_what_is_explained_knows_which_prompts_are_computed_by_now() -> None:
+    """Of answers in one piece nobody is told: the clock says it, to who explains as well."""
+    rules = Rules(choose=Policy(way=Way.LEAST_WAIT, temperature=0.0))
+    router, clock = router_with(A, B, rules=rules)
+    router.dispatch(router.fleet.replicas[A], 5_000, 5_000, unseen_ttft_s=1.0)
+    router.dispatch(router.fleet.replicas[B], 4_000, 4_000)
+    clock.now_s += 1.5
+    explained, chosen = router.explain(Ask()), router.choose(Ask())
+    assert explained.replica == chosen.replica == router.fleet.replicas[A]
