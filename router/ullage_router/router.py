@@ -140,6 +140,7 @@ class Router:
                 leaves = self._fleet.replicas[key]
                 requests = self.in_flight.by_replica.get(key, 0)
                 _log.info(line("replica_left", replica=leaves.id, requests=requests))
+                self.prefixes.left(key)
                 if requests:
                     self.leaving[key] = leaves
                 else:
