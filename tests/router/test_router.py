@@ -308,9 +308,9 @@ def test_what_is_explained_knows_which_prompts_are_computed_by_now() -> None:
 def test_in_a_large_fleet_that_was_replaced_those_that_know_a_prompt_are_found() -> None:
     old, new = ([f"http://{age}-{i}:8000" for i in range(32)] for age in ("old", "new"))
     router, clock = router_with(*old, rules=Rules(choose=Policy(way=Way.LEAST_WAIT)))
-    ask = Ask(prompt_bytes=40_000, keys=(1, 2), shares=(0.9, 1.0))
+    asks = [Ask(prompt_bytes=40_000, keys=(1, 2 + n), shares=(0.9, 1.0)) for n in range(20)]
     for replica in router.fleet.replicas.values():
         router.prefixes.keep((1,), replica)
     router.fleet = fleet_with(dict.fromkeys(new, 0.5), now_s=clock.now_s)
-    first, *others = (router.choose(ask).replica for _ in range(20))
+    first, *others = (router.choose(ask).replica for ask in asks)
     assert all(replica is first for replica in others)
