@@ -140,6 +140,7 @@ class Router:
                 leaves = self._fleet.replicas[key]
                 requests = self.in_flight.by_replica.get(key, 0)
                 _log.info(line("replica_left", replica=leaves.id, requests=requests))
+                self.prefixes.left(key)
                 if requests:
                     self.leaving[key] = leaves
                 else:
@@ -187,7 +188,6 @@ class Router:
         if need is None:
             need = self.need(ask)
         now_s, rules = self.now_s(), self._rules
-        self.in_flight.begin_due(now_s)
         decision = self._decide(need, tried, self._rng, now_s)
         replica = decision.replica
         if replica is None and may_wait and decision.why is Why.FULL:
@@ -246,6 +246,7 @@ class Router:
         return self._decide(self.need(ask), (), dice, self.now_s())
 
     def _decide(self, need: Need, tried: Collection[str], rng: Random, now_s: float) -> Decision:
+        self.in_flight.begin_due(now_s)
         if tried:
             candidates = line_up(self._fleet, need.model, need.size, now_s, self._rules, tried)
             odds = Odds(candidates, self.in_flight)

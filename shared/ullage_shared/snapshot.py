@@ -29,7 +29,8 @@ LINES_TYPE: Final = "application/x-ndjson"
 Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e12)]
-Speed = Annotated[float, Meta(gt=0.0, le=1e12)]
+Speed = Annotated[float, Meta(ge=1e-9, le=1e12)]
+"""Its reciprocal is a number, too, however many tokens it is multiplied with."""
 Name = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 

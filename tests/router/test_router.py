@@ -292,3 +292,25 @@ def test_a_replica_that_fails_and_answers_in_turn_is_two_lines_a_moment_and_not_
             router.failed(replica, "closed", "gone")
             router.answered(replica, 200)
     assert len(caplog.messages) <= 2
+
+
+def test_what_is_explained_knows_which_prompts_are_computed_by_now() -> None:
+    """Of answers in one piece nobody is told: the clock says it, to who explains as well."""
+    rules = Rules(choose=Policy(way=Way.LEAST_WAIT, temperature=0.0))
+    router, clock = router_with(A, B, rules=rules)
+    router.dispatch(router.fleet.replicas[A], 5_000, 5_000, unseen_ttft_s=1.0)
+    router.dispatch(router.fleet.replicas[B], 4_000, 4_000)
+    clock.now_s += 1.5
+    explained, chosen = router.explain(Ask()), router.choose(Ask())
+    assert explained.replica == chosen.replica == router.fleet.replicas[A]
+
+
+def test_in_a_large_fleet_that_was_replaced_those_that_know_a_prompt_are_found() -> None:
+    old, new = ([f"http://{age}-{i}:8000" for i in range(32)] for age in ("old", "new"))
+    router, clock = router_with(*old, rules=Rules(choose=Policy(way=Way.LEAST_WAIT)))
+    asks = [Ask(prompt_bytes=40_000, keys=(1, 2 + n), shares=(0.9, 1.0)) for n in range(20)]
+    for replica in router.fleet.replicas.values():
+        router.prefixes.keep((1,), replica)
+    router.fleet = fleet_with(dict.fromkeys(new, 0.5), now_s=clock.now_s)
+    first, *others = (router.choose(ask).replica for ask in asks)
+    assert all(replica is first for replica in others)

@@ -21,7 +21,7 @@ from ullage_shared.snapshot import (
 
 ratios = st.none() | st.floats(0.0, 1.0)
 counts = st.none() | st.integers(0, 2**53)
-speeds = st.none() | st.floats(0.0, 1e12, exclude_min=True)
+speeds = st.none() | st.floats(1e-9, 1e12)
 names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
 snapshots = st.builds(
     Snapshot,

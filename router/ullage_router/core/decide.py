@@ -10,6 +10,7 @@ for the router to do.
 
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
+from math import inf
 from random import Random
 from types import MappingProxyType
 from typing import Final
@@ -197,13 +198,13 @@ def _least_wait(
     uncached = expected.uncached(places, tokens, found, need.shares, prefixes)
     rows = expected.rows(places)
     waits = waits_of(rows, uncached)
-    weights = weights_of(waits, rules.choose.temperature * expected.typical.step_s)
-    if odds.returning:
-        kept = [
-            weight if (share := seats[place].share) >= 1.0 or rng.random() < share else 0.0
-            for place, weight in zip(places, weights, strict=True)
-        ]
-        weights = kept if any(kept) else weights
+    judged: Sequence[float] = waits
+    if odds.returning:  # One that had nothing to do meanwhile would be by far the least wait.
+        shares = [seats[place].share for place in places]
+        kept = [share >= 1.0 or rng.random() < share for share in shares]
+        if any(kept):
+            judged = [wait if keep else inf for wait, keep in zip(waits, kept, strict=True)]
+    weights = weights_of(judged, rules.choose.temperature * expected.typical.step_s)
     taken = drawn(weights, rng)
     seat, left, row = seats[places[taken]], uncached[taken], rows[taken]
     ttft_s = row.wait_s + left * row.token_s / WORK

@@ -16,7 +16,7 @@ Rule: a count is held by a `Hold`, and released exactly once, at the last byte, 
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from types import TracebackType
 from typing import Final, Self
 
@@ -24,6 +24,7 @@ from ullage_shared.snapshot import Snapshot
 
 _CHANGES: Final = 1024
 _MEAN_SHARE: Final = 0.02
+_FEW_DUE: Final = 64
 _NOTES: Final = 64
 _NOTE_EVERY_S: Final = 0.1
 MOST_BY_PROMPT: Final = 0.25
@@ -76,6 +77,11 @@ class Hold:
             load.changes.append(key)
             load.changed += 1
 
+    @property
+    def awaited(self) -> bool:
+        """Is its prompt still to be computed?"""
+        return self._load is not None and self._tokens is not None
+
     def release(self) -> None:
         """Give the place back."""
         self.begun()
@@ -110,6 +116,7 @@ class InFlight:
     __slots__ = (
         "_count",
         "_due",
+        "_most_due",
         "_notes",
         "_pending",
         "_taken",
@@ -140,6 +147,7 @@ class InFlight:
         self.mean_tokens = 0.0
         """Of a request's prompt that are to be computed, of late."""
         self._due: list[tuple[float, int, Hold]] = []
+        self._most_due = _FEW_DUE
         self._notes: deque[tuple[float, Mapping[str, float]]] = deque(maxlen=_NOTES)
         self.changes: deque[str] = deque(maxlen=_CHANGES)
         """Whose counts have changed, the latest last; no older ones than fit."""
@@ -154,13 +162,23 @@ class InFlight:
 
     def begins(self, hold: Hold, at_s: float) -> None:
         """Nobody will tell when this one's prompt is computed: take it for that then."""
-        heappush(self._due, (at_s, self.changed, hold))
+        due = self._due
+        if len(due) >= self._most_due:  # Those that have begun already wait for nothing.
+            due[:] = [each for each in due if each[2].awaited]
+            heapify(due)
+            self._most_due = max(_FEW_DUE, 2 * len(due))
+        heappush(due, (at_s, self.changed, hold))
 
     def begin_due(self, now_s: float) -> None:
         """Take for computed what was expected to be by now."""
         due = self._due
         while due and due[0][0] <= now_s:
             heappop(due)[2].begun()
+
+    @property
+    def waited_for(self) -> int:
+        """How many are kept for `begin_due`."""
+        return len(self._due)
 
     def note(self, now_s: float) -> None:
         """Remember, for `taken_at`, what is taken now. A clock set back begins anew."""

@@ -47,6 +47,8 @@ class Prefixes:
         """The incarnation, by bit."""
         self._whose: list[str] = []
         """The replica's key, by bit."""
+        self._gone = 0
+        """The bits of incarnations that were followed by another, or have left."""
         self.given = 0
         """How many bits have been given: with another one, what `bit_of` said may be old."""
 
@@ -64,8 +66,9 @@ class Prefixes:
         return rows[::-1]
 
     def some_of(self, holders: int, most: int, thrown: float) -> Iterator[str]:
-        """The keys of up to `most` replicas that have these bits, from any one on. `thrown`: 0 to 1
-        says which."""
+        """The keys of up to `most` replicas that have these bits and are there, from any one on.
+        `thrown`: 0 to 1 says which."""
+        holders &= ~self._gone
         begin = int(thrown * len(self._whose))
         behind = holders >> begin << begin
         for part in (behind, holders ^ behind):
@@ -83,6 +86,12 @@ class Prefixes:
             return 0
         return 1 << place
 
+    def left(self, key: str) -> None:
+        """A replica is no longer in the fleet. What it knows stays, should it come back."""
+        place = self._places.get(key)
+        if place is not None:
+            self._gone |= 1 << place
+
     def keep(self, keys: Sequence[int], replica: Replica) -> None:
         """A request with these keys goes there."""
         bit, holders = self._bit_for(replica), self._holders
@@ -97,12 +106,16 @@ class Prefixes:
     def _bit_for(self, replica: Replica) -> int:
         if bit := self.bit_of(replica):
             self._boot_ids[self._places[replica.key]] = replica.boot_id
+            if self._gone & bit:
+                self._gone ^= bit
             return bit
+        self.left(replica.key)
         if len(self._boot_ids) >= _MOST_BITS:
             self._holders.clear()
             self._places.clear()
             self._boot_ids.clear()
             self._whose.clear()
+            self._gone = 0
         self.given += 1
         place = self._places[replica.key] = len(self._boot_ids)
         self._boot_ids.append(replica.boot_id)

@@ -14,8 +14,9 @@ What has to be computed counts more than what others have asked for already: it 
 come after it, too. The draw is nearly the least wait, and spreads what is about equal, so that
 several routers that look at the same picture do not all run to one replica.
 
-A replica whose speeds are not known yet is taken for a typical one: the median of those that are
-known, or else `TOKEN_S` and `STEP_S`. Where nothing is known of any, this is the least backlog.
+Whose speeds are not known yet, or whose requests, is taken for a typical one: the median of those
+that are known, or else `TOKEN_S`, `STEP_S` and none: of a silent one others have made as much use.
+Where nothing is known of any, this is the least backlog.
 """
 
 from bisect import bisect_right
@@ -51,9 +52,9 @@ class Pace(msgspec.Struct, frozen=True, gc=False):
     """Seconds per uncached prompt token; None: not known yet."""
     step_s: float | None = None
     """Seconds of a step; None: not known yet."""
-    requests: int = 0
-    """Running and waiting there."""
-    waiting: int = 0
+    requests: int | None = None
+    """Running and waiting there; None: not known."""
+    waiting: int | None = None
     used: float = 0.0
     """Share of the KV pool in use, 0..1."""
     pool_tokens: int = 0
@@ -72,27 +73,33 @@ def pace_of(snapshot: Snapshot | None) -> Pace:
     return Pace(
         None if speed is None else 1.0 / speed,
         snapshot.step_s,
-        (snapshot.running or 0) + (snapshot.waiting or 0),
-        snapshot.waiting or 0,
+        None if snapshot.running is None else snapshot.running + (snapshot.waiting or 0),
+        snapshot.waiting,
         1.0 - free / total if total and free is not None else 0.0,
         total * size if total and size else 0,
     )
 
 
 class Typical(msgspec.Struct, frozen=True, gc=False):
-    """What stands in for the speeds that are not known."""
+    """What stands in for what is not known."""
 
     token_s: float
     step_s: float
+    requests: float = 0.0
+    waiting: float = 0.0
 
 
 def typical_of(paces: Sequence[Pace]) -> Typical:
     """Of these candidates."""
     token_s = [pace.token_s for pace in paces if pace.token_s is not None]
     step_s = [pace.step_s for pace in paces if pace.step_s is not None]
+    requests = [pace.requests for pace in paces if pace.requests is not None]
+    waiting = [pace.waiting for pace in paces if pace.waiting is not None]
     return Typical(
         median(token_s) if token_s else TOKEN_S,
         median(step_s) if step_s else STEP_S,
+        median(requests) if requests else 0.0,
+        median(waiting) if waiting else 0.0,
     )
 
 
@@ -124,12 +131,14 @@ def row_of(key: str, pace: Pace, typical: Typical, load: InFlight) -> Row:
     token_s = pace.token_s or typical.token_s
     step_s = pace.step_s or typical.step_s
     backlog, own = float(load.pending.get(key, 0)), load.by_replica.get(key, 0)
-    others = pace.waiting - load.unbegun.get(key, 0)
+    requests = typical.requests if pace.requests is None else pace.requests
+    others = typical.waiting if pace.waiting is None else pace.waiting
+    others -= load.unbegun.get(key, 0)
     if others > 0:
         backlog += others * load.mean_tokens
     pool = pace.pool_tokens
     return Row(
-        backlog * token_s + COMPANY * step_s * max(own, pace.requests),
+        backlog * token_s + COMPANY * step_s * max(own, requests),
         WORK * token_s,
         (ROOM - pace.used) * pool - backlog if pool else inf,
         CROWD * step_s / pool if pool else 0.0,
@@ -142,7 +151,8 @@ def weights_of(waits: Sequence[float], temperature_s: float) -> list[float]:
     if temperature_s <= 0.0:
         return [float(wait == least) for wait in waits]
     far = least + _FAR * temperature_s
-    return [exp((least - wait) / temperature_s) if wait < far else 0.0 for wait in waits]
+    # Beside a long wait a low temperature is lost: then the least is as far as `far`.
+    return [exp((least - wait) / temperature_s) if wait <= far else 0.0 for wait in waits]
 
 
 def drawn(weights: Sequence[float], rng: Random) -> int:

@@ -16,6 +16,8 @@ from ullage_shared.address import Address
 
 _LATE_S: Final = 0.01
 """A timer that is as late as this was kept waiting."""
+_MOST_ADDED_S: Final = 1.0
+"""For all that this loop is late while one connection is waited for."""
 
 
 def _let_go(connecting: asyncio.Task[tuple[asyncio.Transport, Upstream]]) -> None:
@@ -80,14 +82,19 @@ class Pool:
 
     async def _in_time(self, connecting: asyncio.Task[Any]) -> None:
         """The time is the replica's. When this loop itself is late, it has yet to look at what came
-        meanwhile, so as much is added."""
-        due_s = self._loop.time() + self.limits.connect_timeout_s
+        meanwhile, so as much is added: up to a limit, or one that is always late would wait for
+        ever."""
+        left_s, due_s = _MOST_ADDED_S, self._loop.time() + self.limits.connect_timeout_s
         while not connecting.done():
             await asyncio.wait((connecting,), timeout=due_s - self._loop.time())
-            late_s = self._loop.time() - due_s
-            if 0.0 <= late_s < _LATE_S and not connecting.done():
+            now_s = self._loop.time()
+            late_s = now_s - due_s
+            if late_s < 0.0 or connecting.done():
+                continue
+            if late_s < _LATE_S or left_s <= 0.0:
                 raise TimeoutError
-            due_s += 2.0 * max(0.0, late_s)  # As much from now on.
+            added_s = min(late_s, left_s)
+            left_s, due_s = left_s - added_s, now_s + added_s
 
     def close(self) -> None:
         """End every idle connection."""

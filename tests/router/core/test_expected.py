@@ -5,6 +5,7 @@ one that knows it but has no room, or has gone.
 """
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -121,6 +122,29 @@ def test_nobody_is_looked_at_twice() -> None:
     prefixes = known_to(fleet, *MANY[: MOST_AT_ONCE + 1])
     for seed in range(20):
         waits = decided(odds_of(fleet), prefixes, seed=seed).look.waits  # type: ignore[union-attr]
+        assert waits is not None
+        assert len(set(waits.places)) == len(waits.places)
+
+
+def test_those_that_have_left_or_started_anew_take_nobodys_place_among_who_knows_it() -> None:
+    """A prompt that everybody uses has been known to each pod of each roll-out."""
+    prefixes, key = Prefixes(100), MANY[7]
+    for roll_out in range(3):
+        for replica in fleet_with(dict.fromkeys(MANY, 0.9)).replicas.values():
+            prefixes.keep((1, 2), replace(replica, boot_id=f"boot {roll_out}"))
+    for pod in range(100):
+        (gone,) = fleet_with({f"http://pod-{pod}:8000": 0.9}).replicas.values()
+        prefixes.keep((1, 2), gone)
+        prefixes.left(gone.key)
+    fleet = fleet_with(dict.fromkeys(MANY, 0.9))
+    for replica in fleet.replicas.values():
+        prefixes.keep((9,), replica)
+    prefixes.keep((1, 2), fleet.replicas[key])
+    odds = odds_of(fleet)
+    for seed in range(50):
+        decision = decided(odds, prefixes, seed=seed)
+        assert decision.replica is fleet.replicas[key]
+        waits = decision.look.waits  # type: ignore[union-attr]
         assert waits is not None
         assert len(set(waits.places)) == len(waits.places)
 

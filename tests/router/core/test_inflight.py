@@ -210,3 +210,35 @@ def test_where_nobody_tells_it_is_computed_when_it_was_expected_to_be() -> None:
     late.release()
     load.begin_due(2e9)
     assert (load.pending, load.unbegun, load.by_replica) == ({}, {}, {})
+
+
+def test_answers_that_end_before_anyone_expected_are_not_kept() -> None:
+    """A replica that refuses everything at once, slow as it was thought to be."""
+    in_flight, most = InFlight(), 0
+    for number in range(5_000):
+        hold = in_flight.hold("a", tokens=100)
+        in_flight.begins(hold, 1e6 + number)
+        hold.release()
+        most = max(most, in_flight.waited_for)
+    assert most <= 64
+    assert in_flight.pending == {}
+
+
+def test_those_that_have_not_ended_are_all_kept_and_begin_in_their_time() -> None:
+    in_flight = InFlight()
+    holds = [in_flight.hold("a", tokens=1) for _ in range(3_000)]
+    for number, hold in enumerate(holds):
+        in_flight.begins(hold, 3_000.0 - number)
+    for hold in holds[:2_000]:
+        hold.release()
+    for _ in range(2_000):
+        ended = in_flight.hold("b", tokens=1)
+        in_flight.begins(ended, 9_999.0)
+        ended.release()
+    assert in_flight.waited_for < 3_000
+    in_flight.begins(in_flight.hold("b", tokens=1), 9_999.0)
+    assert in_flight.pending == {"a": 1_000, "b": 1}
+    in_flight.begin_due(500.0)
+    assert in_flight.pending == {"a": 500, "b": 1}
+    in_flight.begin_due(9_999.0)
+    assert (in_flight.pending, in_flight.waited_for) == ({}, 0)

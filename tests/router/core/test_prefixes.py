@@ -109,3 +109,16 @@ def test_some_of_the_holders_are_told_from_any_one_on() -> None:
     assert list(prefixes.some_of(all_three, 2, 0.99)) == [C.key, A.key]
     assert list(prefixes.some_of(all_three, 0, 0.0)) == []
     assert list(prefixes.some_of(prefixes.bit_of(B), 5, 0.9)) == [B.key]
+
+
+def test_one_that_has_left_is_not_told_and_once_it_is_back_knows_what_it_knew() -> None:
+    prefixes = Prefixes(10)
+    for each in (A, B):
+        prefixes.keep((1,), each)
+    prefixes.left(A.key)
+    prefixes.left("http://never-heard-of:8000")
+    ((both, _),) = prefixes.found((1,))
+    assert list(prefixes.some_of(both, 5, 0.0)) == [B.key]
+    prefixes.keep((2,), A)
+    assert list(prefixes.some_of(both, 5, 0.0)) == [A.key, B.key]
+    assert held(prefixes, 1) == {"a": 0, "b": 0}

@@ -81,6 +81,8 @@ def test_a_typical_replica_is_the_median_of_those_that_are_known() -> None:
     paces = [Pace(1e-3, 0.01), Pace(3e-3, None), Pace(None, 0.05), UNKNOWN]
     assert typical_of(paces) == Typical(2e-3, pytest.approx(0.03))
     assert typical_of([]) == typical_of([UNKNOWN]) == Typical(TOKEN_S, STEP_S)
+    paces = [Pace(requests=9, waiting=2), UNKNOWN, Pace(requests=4), Pace(requests=5, waiting=0)]
+    assert typical_of(paces) == Typical(TOKEN_S, STEP_S, 5, 1.0)
 
 
 # The formula

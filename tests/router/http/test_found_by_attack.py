@@ -1,6 +1,7 @@
 """What attackers of a running router have found, at its smallest; each stays found."""
 
 import asyncio
+import time
 import tracemalloc
 
 import orjson
@@ -12,6 +13,7 @@ from scripted_backend import (
     Backend,
     Call,
     answering,
+    black_hole,
     chunk,
     chunked_head,
     refusing_url,
@@ -21,7 +23,10 @@ from scripted_backend import (
 from snapshots import document, snapshot
 from ullage_router.config import Config, Limits
 from ullage_router.core.fleet import fleet_of, hear, relist
+from ullage_router.http import pool
+from ullage_router.http.pool import Pool
 from ullage_router.http.response import ResponseReader
+from ullage_shared.address import parse_base_url
 
 ASK = request(body=b"{}")
 WISH = request(headers=[(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")])
@@ -164,3 +169,28 @@ async def test_a_replica_that_left_is_shown_until_it_has_finished() -> None:
         plane.router.see_off()
         assert not plane.router.leaving
         assert old.url not in plane.router.tallies
+
+
+@pytest.mark.parametrize("busy_s", [0.02, 0.5])
+async def test_a_router_that_is_busy_without_end_still_gives_up_on_a_replica(
+    monkeypatch: pytest.MonkeyPatch, busy_s: float
+) -> None:
+    """It never did while its timers were late, and after a pause waited as long as that again."""
+    monkeypatch.setattr(pool, "_MOST_ADDED_S", 0.05)
+
+    async def be_busy() -> None:
+        while True:
+            time.sleep(busy_s)  # noqa: ASYNC251
+            await asyncio.sleep(0)
+
+    connections = Pool(asyncio.get_running_loop(), Limits(connect_timeout_s=0.05))
+    async with black_hole() as hole:
+        busy = asyncio.ensure_future(be_busy())
+        try:
+            async with asyncio.timeout(3.0) as patience:
+                with pytest.raises(TimeoutError):
+                    await connections.connect(parse_base_url(hole)[1])
+            assert not patience.expired()
+        finally:
+            busy.cancel()
+            connections.close()
