@@ -55,7 +55,7 @@ class Expected:
         places = [place % size for place in range(begin, begin + MOST_AT_ONCE)]
         knowing = 0
         for holders, _ in reversed(found):
-            if holders.bit_count() * MOST_AT_ONCE > ENOUGH * size:
+            if prefixes.there(holders) * MOST_AT_ONCE > ENOUGH * size:
                 break
             for key in prefixes.some_of(holders, MOST_KNOWING - knowing, thrown):
                 knowing += 1

@@ -65,6 +65,10 @@ class Prefixes:
                 rows.append(Found(new, level))
         return rows[::-1]
 
+    def there(self, holders: int) -> int:
+        """How many of the replicas that have these bits are there."""
+        return (holders & ~self._gone).bit_count()
+
     def some_of(self, holders: int, most: int, thrown: float) -> Iterator[str]:
         """The keys of up to `most` replicas that have these bits and are there, from any one on.
         `thrown`: 0 to 1 says which."""

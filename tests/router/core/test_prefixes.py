@@ -109,6 +109,8 @@ def test_some_of_the_holders_are_told_from_any_one_on() -> None:
     assert list(prefixes.some_of(all_three, 2, 0.99)) == [C.key, A.key]
     assert list(prefixes.some_of(all_three, 0, 0.0)) == []
     assert list(prefixes.some_of(prefixes.bit_of(B), 5, 0.9)) == [B.key]
+    prefixes.left(A.key)
+    assert [prefixes.there(n) for n in (0, prefixes.bit_of(A), all_three)] == [0, 0, 2]
 
 
 def test_one_that_has_left_is_not_told_and_once_it_is_back_knows_what_it_knew() -> None:
