@@ -1,6 +1,8 @@
 """What attackers of a running router have found, at its smallest; each stays found."""
 
 import asyncio
+import socket
+import struct
 import time
 import tracemalloc
 
@@ -229,3 +231,20 @@ async def test_clients_that_leave_at_any_moment_leave_no_backlog_behind() -> Non
         assert (plane.router.in_flight.pending, plane.router.in_flight.unbegun) == ({}, {})
         assert sum(plane.router.decisions.values()) > 100
         await eventually(lambda: not hung.open and not slow.open)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_those_that_come_as_the_router_stops_do_not_keep_it(turns: int) -> None:
+    """One was let in by the event loop a turn after its letting in was cancelled: then it was
+    closed, nobody was told, and the router waited for it until its time was up, and failed."""
+    async with Backend(silent) as hung, data_plane(hung.url) as plane:
+        for _ in range(100):
+            with socket.socket() as sock:
+                sock.connect((plane.address.host, plane.address.port))
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        began_s = time.monotonic()
+        await plane.proxy.stop(1.0)
+        assert time.monotonic() - began_s < 0.5
+        assert not plane.proxy.clients
