@@ -70,6 +70,7 @@ async def data_plane(
             client.writer.transport.abort()  # Whatever it has yet to send.
         await eventually(lambda: not proxy.clients and not plane.in_flight)
     assert repr(router.in_flight) == "InFlight(0: {})"
+    assert (router.in_flight.pending, router.in_flight.unbegun) == ({}, {})
     assert not wrong, wrong
 
 

@@ -141,7 +141,13 @@ class Listener:
 
     def _meet(self, guest: Guest, sock: socket.socket) -> None:
         self._arriving[guest] = task = self._loop.create_task(self._let_in(guest, sock))
-        task.add_done_callback(lambda _: self._arriving.pop(guest))
+
+        def met(done: asyncio.Task[None]) -> None:
+            del self._arriving[guest]
+            if done.cancelled():  # Before it began, perhaps: then nobody else closes this.
+                sock.close()
+
+        task.add_done_callback(met)
 
     async def _let_in(self, guest: Guest, sock: socket.socket) -> None:
         sock.settimeout(0.0)
@@ -156,3 +162,7 @@ class Listener:
             )
         except OSError as error:
             self._not_let_in(error)
+        except asyncio.CancelledError:
+            if guest.is_in:  # By a turn: uvloop has closed the connection, and tells nobody.
+                guest.connection_lost(None)
+            raise

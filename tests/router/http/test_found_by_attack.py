@@ -1,6 +1,8 @@
 """What attackers of a running router have found, at its smallest; each stays found."""
 
 import asyncio
+import socket
+import struct
 import time
 import tracemalloc
 
@@ -23,6 +25,8 @@ from scripted_backend import (
 from snapshots import document, snapshot
 from ullage_router.config import Config, Limits
 from ullage_router.core.fleet import fleet_of, hear, relist
+from ullage_router.core.policy import Policy, Way
+from ullage_router.core.rules import Rules
 from ullage_router.http import pool
 from ullage_router.http.pool import Pool
 from ullage_router.http.response import ResponseReader
@@ -194,3 +198,53 @@ async def test_a_router_that_is_busy_without_end_still_gives_up_on_a_replica(
         finally:
             busy.cancel()
             connections.close()
+
+
+async def test_clients_that_leave_at_any_moment_leave_no_backlog_behind() -> None:
+    """Streamed or not, begun or not, by the way that counts it, and by one that does not."""
+
+    async def begins(call: Call) -> None:
+        await call.read_request()
+        await call.send(chunked_head() + chunk(b"data: 1\n\n"))
+        await call.gone()
+
+    bodies = [
+        orjson.dumps({"prompt": f"{number} " * 500, "stream": number % 2 == 0})
+        for number in range(200)
+    ]
+    async with (
+        Backend(silent) as hung,
+        Backend(begins) as slow,
+        data_plane(hung.url, slow.url, rules=Rules()) as plane,
+    ):
+
+        async def leave(number: int, body: bytes) -> None:
+            client = await plane.client()
+            await client.send(request(body=body))
+            if number == 100:
+                plane.router.rules = Rules(choose=Policy(way=Way.WEIGHTED))
+            await asyncio.sleep(0.01 * (number % 4))
+            client.reset()
+
+        await asyncio.gather(*(leave(number, body) for number, body in enumerate(bodies)))
+        await eventually(lambda: not plane.in_flight)
+        assert (plane.router.in_flight.pending, plane.router.in_flight.unbegun) == ({}, {})
+        assert sum(plane.router.decisions.values()) > 100
+        await eventually(lambda: not hung.open and not slow.open)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_those_that_come_as_the_router_stops_do_not_keep_it(turns: int) -> None:
+    """One was let in by the event loop a turn after its letting in was cancelled: then it was
+    closed, nobody was told, and the router waited for it until its time was up, and failed."""
+    async with Backend(silent) as hung, data_plane(hung.url) as plane:
+        for _ in range(100):
+            with socket.socket() as sock:
+                sock.connect((plane.address.host, plane.address.port))
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        began_s = time.monotonic()
+        await plane.proxy.stop(1.0)
+        assert time.monotonic() - began_s < 0.5
+        assert not plane.proxy.clients
