@@ -99,8 +99,10 @@ def workers(jobs: int) -> Iterator[Executor]:
     pool = ProcessPoolExecutor(jobs, context, initializer=signal, initargs=(SIGINT, SIG_DFL))
     try:
         yield pool
-    finally:
+    except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 def measure(plan: Plan, task: Task, make: MakePolicy) -> Measured:

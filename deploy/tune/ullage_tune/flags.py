@@ -92,6 +92,8 @@ def check_writable(json: Path | None) -> None:
     """Find out before the run, not behind it. Raises `PlanError`."""
     if json is not None and not json.parent.is_dir():
         raise PlanError(f"--json {json}: no such folder: {json.parent}")
+    if json is not None and json.is_dir():
+        raise PlanError(f"--json {json}: a folder; wanted a file")
 
 
 def add_slo(flags: argparse.ArgumentParser) -> None:

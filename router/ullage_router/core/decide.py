@@ -92,6 +92,8 @@ class Waits(msgspec.Struct, frozen=True, gc=False):
     uncached: Sequence[int]
     """Tokens of the prompt that were to be computed there."""
     weights: Sequence[float]
+    tokens: int
+    """Of the prompt."""
 
     def by_place(self) -> dict[int, tuple[float, int, float]]:
         """Wait, uncached tokens and weight of each that was looked at."""
@@ -208,7 +210,7 @@ def _least_wait(
     taken = drawn(weights, rng)
     seat, left, row = seats[places[taken]], uncached[taken], rows[taken]
     ttft_s = row.wait_s + left * row.token_s / WORK
-    told = Waits(places, waits, uncached, weights)
+    told = Waits(places, waits, uncached, weights, tokens)
     look = Look(odds.line_up.seats, odds.line_up.exponent, tuple(odds.scores), full, told)
     why = _AFFINITY if left < tokens else _NO_KEY[odds.line_up.basis]
     return Decision(seat.replica, why, seat.score, look=look, uncached=left, ttft_s=ttft_s)

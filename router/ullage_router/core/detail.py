@@ -48,7 +48,7 @@ def candidates(decision: Decision) -> list[Candidate]:
                 weight = weight_of(seat, score, look.exponent)
             elif place in expected:
                 wait_s, left, weight = expected[place]
-        is_home = key == home if waits is None else left is not None and left < max(waits.uncached)
+        is_home = key == home if waits is None else left is not None and left < waits.tokens
         name = seat.replica.id
         rows.append(
             Candidate(

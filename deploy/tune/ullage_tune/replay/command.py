@@ -21,11 +21,12 @@ from msgspec import json
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ullage_tune.flags import add_slo, counted, failed, positive, slo_of
+from ullage_tune.flags import add_slo, check_writable, counted, failed, positive, slo_of
 from ullage_tune.generated import WORKLOADS, workload
+from ullage_tune.plan import PlanError
 from ullage_tune.replay import figures
 from ullage_tune.replay.player import Fate, Played, Target, play
-from ullage_tune.replay.prompts import Form
+from ullage_tune.replay.prompts import Form, apart
 from ullage_tune.table import print_sheet
 from ullage_tune.traces import TraceError, read_trace
 from ullage_tune.workload import Workload
@@ -110,8 +111,10 @@ def run(arguments: argparse.Namespace) -> int:
         work = chosen(arguments)
     except (ValueError, TraceError, OSError) as error:
         return failed(str(error), 2)
-    if arguments.json is not None and not arguments.json.parent.is_dir():
-        return failed(f"--json {arguments.json}: no such folder", 2)
+    try:
+        check_writable(arguments.json)
+    except PlanError as error:
+        return failed(str(error), 2)
     try:
         played, stopped = asyncio.run(_play(arguments, work))
     except ReplayError as error:
@@ -134,7 +137,7 @@ def chosen(arguments: argparse.Namespace) -> Workload:
     if Path(name).is_file():
         work = read_trace(Path(name), skip=arguments.skip, limit=arguments.limit)
     elif name in WORKLOADS:
-        work = workload(name, arguments.limit, arguments.seed)
+        work = apart(workload(name, arguments.limit, arguments.seed), f"{name} {arguments.seed}")
     else:
         raise ValueError(f"--workload {name}: no such file, nor one of {', '.join(WORKLOADS)}")
     if arguments.rate is not None and work.duration_s:

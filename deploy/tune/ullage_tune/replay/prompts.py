@@ -17,13 +17,15 @@ Three forms:
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, Final
 
 from msgspec import json
 
-from ullage_tune.workload import Request, Segment
+from ullage_tune.workload import Request, Segment, Workload
 
 IDS: Final = range(300, 2000)
 _LISTED = """
@@ -79,6 +81,18 @@ def messages(prompt: Iterable[Segment]) -> list[dict[str, str]]:
     if len(texts) % 2 == 0:
         roles[:1] = ["system"] if texts else []
     return [{"role": role, "content": words} for role, words in zip(roles, texts, strict=True)]
+
+
+def apart(work: Workload, name: str) -> Workload:
+    """The same requests with texts that no other name's have. Generators number theirs from 0: in a
+    server's cache, those of two seeds would be the same."""
+
+    def renamed(segment: Segment) -> Segment:
+        digest = blake2b(f"{name} {segment.text}".encode(), digest_size=8).digest()
+        return segment._replace(text=int.from_bytes(digest) >> 1)
+
+    requests = tuple(r._replace(prompt=tuple(map(renamed, r.prompt))) for r in work.requests)
+    return replace(work, requests=requests)
 
 
 @lru_cache(CACHED_SEGMENTS)

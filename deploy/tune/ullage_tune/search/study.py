@@ -122,6 +122,22 @@ class Search:
         running: dict[Future[Measured], _Entrant] = {}
         for entrant in entrants:
             running.update(self._next_seed(entrant, start))
+        try:
+            self._run_out(running, mark, ended, start, watcher)
+        finally:  # Those that have ended count, though others were interrupted.
+            for entrant in entrants:
+                if entrant.asked.number in ended:
+                    self._tell(entrant.asked, ended[entrant.asked.number])
+
+    def _run_out(
+        self,
+        running: dict[Future[Measured], _Entrant],
+        mark: Mark | None,
+        ended: dict[int, Trial],
+        start: Start,
+        watcher: Watcher,
+    ) -> None:
+        """Until all have ended."""
         while running:
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
@@ -137,8 +153,6 @@ class Search:
                 else:
                     ended[trial.number] = trial
                     watcher.spared(self._runs - len(trial.rows))
-        for entrant in entrants:
-            self._tell(entrant.asked, ended[entrant.asked.number])
 
     @property
     def _runs(self) -> int:
