@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ullage_tune.replay.prompts import Form, body, ids, messages, text
-from ullage_tune.workload import Request, Segment
+from ullage_tune.replay.prompts import Form, apart, body, ids, messages, text
+from ullage_tune.workload import Request, Segment, Workload
 
 SYSTEM, HELLO, ANSWER, MORE = (Segment(text, 20 + text) for text in range(4))
 
@@ -72,3 +72,14 @@ def test_plain_is_what_openai_knows() -> None:
     assert set(sent(Form.CHAT, HELLO, plain=True)) == {
         "model", "messages", "max_tokens", "stream", "stream_options",
     }  # fmt: skip
+
+
+def test_what_two_workloads_call_alike_is_another_text_in_each() -> None:
+    ask = Request(0.0, (Segment(1, 9), Segment(1, 5), Segment(2, 9)), 1)
+    work = Workload("w", (ask,))
+    (short,), (same,), (other,) = (apart(work, name).requests for name in ("w 1", "w 1", "w 2"))
+    assert short == same
+    assert [s.tokens for s in short.prompt] == [9, 5, 9]
+    assert short.prompt[0].text == short.prompt[1].text != short.prompt[2].text
+    assert not {s.text for s in short.prompt} & {s.text for s in other.prompt}
+    assert all(0 <= s.text < 2**63 for s in short.prompt)

@@ -143,6 +143,7 @@ def test_strict_tells_a_missed_bar_by_the_status(lab):
         (["run", "--workload", "a", "--seeds", "1.5"], "'1.5': wanted a whole number > 0"),
         (["run", "--workload", "a", "--slo-ttft", "nan"], "'nan': wanted a number > 0"),
         (["run", "--workload", "a", "--json", "/no/such/r.json"], "no such folder: /no/such"),
+        (["run", "--workload", "a", "--json", "/tmp"], "--json /tmp: a folder; wanted a file"),
         (["run", "--workload", "a", "--report", "/dev/null"], "--report /dev/null: File exists"),
         (["run", "--workload", "a", "--policy", "x"], "--policy x: wanted one of ullage,"),
         (["show", "/no/such.json"], "/no/such.json: cannot be read: No such file"),

@@ -8,7 +8,8 @@
     uncached   tokens of this prompt that the replica has yet to compute (see `prefixes`)
     token_s    seconds for each of them: 1 / the snapshot's `prefill_tokens_per_s`
     requests   in flight there: each makes every step, of `step_s` seconds, a little longer
-    crowd      CROWD · step_s · what the KV pool will be filled beyond `ROOM`, in shares of it
+    crowd      CROWD · step_s · what the KV pool will be filled beyond `ROOM`, in shares of it, and
+               what there are of requests, this one too, beyond `max_num_seqs`, in shares of that
 
 What has to be computed counts more than what others have asked for already: it delays all that
 come after it, too. The draw is nearly the least wait, and spreads what is about equal, so that
@@ -59,6 +60,8 @@ class Pace(msgspec.Struct, frozen=True, gc=False):
     """Share of the KV pool in use, 0..1."""
     pool_tokens: int = 0
     """What the KV pool holds; 0: unknown."""
+    most: int = 0
+    """Requests that run at once; 0: unknown."""
 
 
 UNKNOWN: Final = Pace()
@@ -77,6 +80,7 @@ def pace_of(snapshot: Snapshot | None) -> Pace:
         snapshot.waiting,
         1.0 - free / total if total and free is not None else 0.0,
         total * size if total and size else 0,
+        snapshot.max_num_seqs or 0,
     )
 
 
@@ -87,6 +91,7 @@ class Typical(msgspec.Struct, frozen=True, gc=False):
     step_s: float
     requests: float = 0.0
     waiting: float = 0.0
+    most: float = 0.0
 
 
 def typical_of(paces: Sequence[Pace]) -> Typical:
@@ -95,11 +100,13 @@ def typical_of(paces: Sequence[Pace]) -> Typical:
     step_s = [pace.step_s for pace in paces if pace.step_s is not None]
     requests = [pace.requests for pace in paces if pace.requests is not None]
     waiting = [pace.waiting for pace in paces if pace.waiting is not None]
+    most = [pace.most for pace in paces if pace.most]
     return Typical(
         median(token_s) if token_s else TOKEN_S,
         median(step_s) if step_s else STEP_S,
         median(requests) if requests else 0.0,
         median(waiting) if waiting else 0.0,
+        median(most) if most else 0.0,
     )
 
 
@@ -136,9 +143,14 @@ def row_of(key: str, pace: Pace, typical: Typical, load: InFlight) -> Row:
     others -= load.unbegun.get(key, 0)
     if others > 0:
         backlog += others * load.mean_tokens
+    requests = max(own, requests)
+    wait_s = backlog * token_s + COMPANY * step_s * requests
+    most = pace.most or typical.most
+    if most and requests >= most:  # It will wait until as many have ended.
+        wait_s += CROWD * step_s * (requests + 1 - most) / most
     pool = pace.pool_tokens
     return Row(
-        backlog * token_s + COMPANY * step_s * max(own, requests),
+        wait_s,
         WORK * token_s,
         (ROOM - pace.used) * pool - backlog if pool else inf,
         CROWD * step_s / pool if pool else 0.0,

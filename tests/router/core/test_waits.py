@@ -69,11 +69,13 @@ def test_a_snapshot_that_knows_everything_tells_speeds_and_room() -> None:
         A, running=3, waiting=2, free_blocks=25, total_blocks=100, block_size=16,
         step_s=0.03, prefill_tokens_per_s=5000.0,
     )  # fmt: skip
-    assert pace_of(said) == Pace(1 / 5000.0, 0.03, 5, 2, 0.75, 1600)
+    assert pace_of(said) == Pace(1 / 5000.0, 0.03, 5, 2, 0.75, 1600, 16)
 
 
 def test_what_a_snapshot_does_not_know_is_unknown() -> None:
-    said = snapshot(A, running=None, waiting=None, free_blocks=None, total_blocks=None)
+    said = snapshot(
+        A, running=None, waiting=None, free_blocks=None, total_blocks=None, max_num_seqs=None
+    )
     assert pace_of(said) == pace_of(None) == UNKNOWN
 
 
@@ -81,8 +83,13 @@ def test_a_typical_replica_is_the_median_of_those_that_are_known() -> None:
     paces = [Pace(1e-3, 0.01), Pace(3e-3, None), Pace(None, 0.05), UNKNOWN]
     assert typical_of(paces) == Typical(2e-3, pytest.approx(0.03))
     assert typical_of([]) == typical_of([UNKNOWN]) == Typical(TOKEN_S, STEP_S)
-    paces = [Pace(requests=9, waiting=2), UNKNOWN, Pace(requests=4), Pace(requests=5, waiting=0)]
-    assert typical_of(paces) == Typical(TOKEN_S, STEP_S, 5, 1.0)
+    paces = [
+        Pace(requests=9, waiting=2),
+        UNKNOWN,
+        Pace(requests=4),
+        Pace(requests=5, waiting=0, most=8),
+    ]
+    assert typical_of(paces) == Typical(TOKEN_S, STEP_S, 5, 1.0, 8)
 
 
 # The formula
@@ -136,6 +143,13 @@ def test_a_pool_that_will_be_crowded_costs() -> None:
     assert waits(A, pace, load, 500) == pytest.approx(plain + CROWD * 0.01 * over)
     empty = Pace(used=ROOM - over, pool_tokens=10_000)
     assert waits(A, empty, load, 500) == pytest.approx(plain)
+
+
+def test_one_whose_sequences_all_run_costs_what_is_beyond_them() -> None:
+    plain = [waits(A, Pace(requests=n), InFlight(), 0) for n in (15, 16, 19)]
+    found = [waits(A, Pace(requests=n, most=16), InFlight(), 0) for n in (15, 16, 19)]
+    beyond = [CROWD * 0.01 * n / 16 for n in (0, 1, 4)]
+    assert found == pytest.approx([a + b for a, b in zip(plain, beyond, strict=True)])
 
 
 # The draw
@@ -240,6 +254,16 @@ def test_where_no_sidecar_speaks_the_least_backlog_is_chosen() -> None:
     assert (at(decision), decision.score) == (B, None)
 
 
+def test_one_with_free_sequences_is_chosen_before_one_where_some_wait_for_them() -> None:
+    """As busy as they are: 18 of 16 here, 60 of 256 there."""
+    said = document(
+        snapshot(A, running=16, waiting=2, max_num_seqs=16, step_s=0.02),
+        snapshot(B, running=60, waiting=0, max_num_seqs=256, step_s=0.02),
+    )
+    fleet = hear(fleet_of([]), "http://sidecar:9400", said, 0.0)[0]
+    assert at(decided(fleet, Need(prompt_tokens=100))) == B
+
+
 def test_a_full_replica_is_not_chosen_however_little_it_has_to_do() -> None:
     fleet, load = fleet_with({A: 0.1, B: 0.9}), InFlight()
     load.hold(B, tokens=100_000)
@@ -265,3 +289,11 @@ def test_when_its_first_token_is_expected_is_by_the_true_speed() -> None:
     load.hold(A, tokens=500)
     decision = decided(fleet, Need(prompt_tokens=2_000), load)
     assert decision.ttft_s == pytest.approx((500 + 2_000) / 1_000 + COMPANY * 4 * 0.02)
+
+
+def test_the_only_one_that_may_be_chosen_is_told_to_know_the_prompt_if_it_does() -> None:
+    fleet = fleet_with({B: 0.9})
+    (row,) = candidates(decided(fleet, NEED, prefixes=kept(B)))
+    assert (row.home, row.uncached_tokens) == (True, 200)
+    (row,) = candidates(decided(fleet, NEED))
+    assert (row.home, row.uncached_tokens) == (False, 1_000)
