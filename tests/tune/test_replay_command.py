@@ -134,6 +134,8 @@ async def test_ctrl_c_shows_what_there_is(router: Router) -> None:
         (("--workload", "short", "--rate", "0"), 2, "'0': wanted a number > 0"),
         (("--workload", "short", "--limit", "0"), 2, "'0': wanted a whole number > 0"),
         (("--workload", "short", "--json", "/no/where"), 2, "--json /no/where: no such folder"),
+        (("--workload", "short", "--url", "nonsense"), 2, "--url: 'nonsense': wanted http://host:"),
+        (("--workload", "short", "--form", "x"), 2, "'x': wanted one of tokens, text, chat"),
         (("--workload", "short", "--json", "/"), 2, "--json /: a folder; wanted a file"),
         (("--workload", "short"), 1, "http://127.0.0.1:9/v1/models: "),
     ],

@@ -3,15 +3,20 @@
 import argparse
 import os
 import sys
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+from ullage_shared.address import AddressError, parse_base_url
 from ullage_tune.gpu import ENGINES
 from ullage_tune.measure import Slo
 from ullage_tune.plan import Plan, PlanError
 
 _DEFAULT: Final = Slo()
 NEEDED: Final = "vLLM's environment, with ullage[tune] in it, is needed"
+
+Kind = TypeVar("Kind", bound=StrEnum)
 
 
 def add_workloads(flags: argparse.ArgumentParser) -> None:
@@ -135,6 +140,27 @@ def counted(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: wanted a whole number > 0")
     return int(text)
+
+
+def base_url(text: str) -> str:
+    """`http://host:port` or `https://host:port`. Raises `ArgumentTypeError`."""
+    try:
+        return parse_base_url(text)[0]
+    except AddressError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def among(kind: type[Kind]) -> Callable[[str], Kind]:
+    """What makes a member of an enumeration of its value, or raises `ArgumentTypeError`."""
+
+    def member(text: str) -> Kind:
+        try:
+            return kind(text)
+        except ValueError:
+            wanted = ", ".join(kind)
+            raise argparse.ArgumentTypeError(f"{text!r}: wanted one of {wanted}") from None
+
+    return member
 
 
 def _loads(text: str) -> tuple[float, ...]:

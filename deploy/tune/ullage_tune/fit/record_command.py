@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Final
 import aiohttp
 
 from ullage_tune.fit.recording import Key, RecordingError, Said, read
-from ullage_tune.flags import counted, failed
+from ullage_tune.flags import base_url, counted, failed
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -46,7 +46,11 @@ def add_record(commands: "Commands") -> None:
     )
     flags.add_argument("file", type=Path, metavar="FILE", help="a new one")
     flags.add_argument(
-        "--sidecar", default="http://127.0.0.1:9400", metavar="URL", help="[%(default)s]"
+        "--sidecar",
+        type=base_url,
+        default="http://127.0.0.1:9400",
+        metavar="URL",
+        help="[%(default)s]",
     )
     flags.add_argument(
         "--seconds",
@@ -90,7 +94,7 @@ async def _record(arguments: argparse.Namespace, file: IO[bytes]) -> int:
 
 
 async def _take(arguments: argparse.Namespace, file: IO[bytes]) -> int:
-    url = f"{arguments.sidecar.rstrip('/')}/v1/steps?seconds={arguments.seconds}"
+    url = f"{arguments.sidecar}/v1/steps?seconds={arguments.seconds}"
     timeout = aiohttp.ClientTimeout(
         total=arguments.seconds + _LATE_S, sock_connect=_CONNECT_WITHIN_S
     )
@@ -122,7 +126,7 @@ def _tell(path: Path) -> int:
         return failed(str(error), 1)
     for key, said in sorted(engines.items()):
         print(_line(key, said), file=sys.stderr)
-    return 0 if engines else failed(f"{path}: no plugin said who it is within a second", 1)
+    return 0
 
 
 def _line(key: Key, said: Said) -> str:

@@ -61,9 +61,12 @@ def read(path: Path) -> Mapping[Key, Said]:
     except OSError as error:
         raise RecordingError(f"{path}: {error.strerror}") from None
     try:
-        return heard(stream)
+        engines = heard(stream)
     except DatagramError as error:
         raise RecordingError(f"{path}: {error}; wanted a recording of this version") from None
+    if not engines:
+        raise RecordingError(f"{path}: no plugin says in it who it is, as each does every second")
+    return engines
 
 
 def heard(stream: bytes) -> Mapping[Key, Said]:
@@ -95,7 +98,7 @@ def _by_engine(hellos: Iterable[Hello], steps: dict[int, list[Reading]]) -> dict
 
 def chosen(engines: Mapping[Key, Said], wanted: str | None) -> tuple[Key, Said]:
     """The engine that `NAME` or `NAME:RANK` means, or the only one. Raises `RecordingError`."""
-    there = ", ".join(map(str, sorted(engines))) or "none"
+    there = ", ".join(map(str, sorted(engines)))
     keys = [key for key in engines if wanted in (None, key.server, str(key))]
     if len(keys) != 1:
         asked = "several engines" if wanted is None else f"--server {wanted}"

@@ -21,7 +21,16 @@ from msgspec import json
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ullage_tune.flags import add_slo, check_writable, counted, failed, positive, slo_of
+from ullage_tune.flags import (
+    add_slo,
+    among,
+    base_url,
+    check_writable,
+    counted,
+    failed,
+    positive,
+    slo_of,
+)
 from ullage_tune.generated import WORKLOADS, workload
 from ullage_tune.plan import PlanError
 from ullage_tune.replay import figures
@@ -53,7 +62,7 @@ def add_replay(commands: "Commands") -> None:
         epilog=f"Generated workloads: {', '.join(WORKLOADS)}. {KEY}, if set, is sent along. "
         "Ctrl-C shows what has been answered so far.",
     )
-    flags.add_argument("--url", required=True, help="as http://router:8080")
+    flags.add_argument("--url", type=base_url, required=True, help="as http://router:8080")
     flags.add_argument(
         "--workload",
         required=True,
@@ -64,10 +73,11 @@ def add_replay(commands: "Commands") -> None:
     flags.add_argument("--model", help="[the first that the server names]")
     flags.add_argument(
         "--form",
-        type=Form,
-        choices=list(Form),
+        type=among(Form),
+        metavar="FORM",
         default=Form.TEXT,
-        help="prompts as token ids, as text, or as chats with a message per segment [%(default)s]",
+        help="prompts as token ids (tokens), as text, or as chats with a message for each segment "
+        "(chat) [%(default)s]",
     )
     flags.add_argument(
         "--plain",

@@ -18,6 +18,7 @@ from ullage_tune.flags import (
     NEEDED,
     add_lab,
     add_workloads,
+    among,
     check_writable,
     counted,
     failed,
@@ -44,10 +45,10 @@ def add_search(commands: "Commands") -> None:
     add_workloads(flags)
     flags.add_argument(
         "--way",
-        type=Way,
-        choices=list(Way),
+        type=among(Way),
+        metavar="WAY",
         default=Policy().way,
-        help="`choose.way`, whose settings are searched [%(default)s]",
+        help=f"`choose.way`, whose settings are searched: {', '.join(Way)} [%(default)s]",
     )
     flags.add_argument(
         "--for",
