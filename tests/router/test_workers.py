@@ -129,13 +129,13 @@ async def test_one_worker_explains_for_all_and_nothing_is_sent_or_counted() -> N
 
         asked = sum(request.target != b"/v1/models" for request in backend.requests)
         status, page = await explain("/v1/chat/completions")
-        assert (status, page["worker"], page["why"]) == (200, 1, "new_key")
+        assert (status, page["worker"], page["why"]) == (200, 1, "own_counts")
         assert page["replica"] == backend.url.removeprefix("http://")
         assert page["request"]["cache_keys"] == 1
         assert (await explain("/v1/completions"))[1]["why"] == "own_counts"
         named = {"x-ullage-cache-key": "k", "x-ullage-priority": "-2"}
         _, page = await explain("/v1/completions", **named)
-        assert (page["why"], page["request"]["priority"]) == ("new_key", -2)
+        assert (page["request"]["cache_keys"], page["request"]["priority"]) == (1, -2)
         status, page = await explain("", **{"x-ullage-priority": "high"})
         assert (status, page["error"]["code"]) == (400, "invalid_priority")
 
