@@ -67,9 +67,19 @@ def decision_lines(decisions: Sequence[dict[str, Any]]) -> list[str]:
         score = "unknown" if row["score"] is None else f"{row['score']:.2f}"
         lines.append(
             f"{at}  {row['replica'] or 'refused':<18} why={row['why']:<10} score={score:<8} "
-            f"in flight before={row['in_flight']}"
+            f"in flight before={row['in_flight']:<3} {_waits(row)}"
         )
     return lines
+
+
+def _waits(decision: dict[str, Any]) -> str:
+    """What was expected of each candidate: its wait, and the tokens that it does not know."""
+    told = [
+        f"{row['replica']} {1000 * row['wait_s']:.0f} ms, {row['uncached_tokens']} new"
+        for row in sorted(decision["candidates"], key=lambda row: row["replica"])
+        if row["wait_s"] is not None
+    ]
+    return f"waits of {decision['prompt_tokens']} tokens: {'; '.join(told)}" if told else ""
 
 
 def print_failures(console: Console, answers: Sequence[Answer]) -> int:

@@ -256,7 +256,7 @@ class Talk:
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
-        self._messages = [{"role": "system", "content": words(self._rng, 300)}]
+        self._messages = [{"role": "system", "content": words(self._rng, 800)}]
         self.turns: list[Reply] = []
 
     def next_body(self, max_tokens: int) -> dict[str, Any]:
@@ -338,7 +338,7 @@ async def test_what_is_explained_is_what_is_done_and_nothing_is_sent_for_it(pair
     async with pair.router() as router:
         homes = []
         for number in range(8):
-            first = chat(words(rng, 100))
+            first = chat(words(rng, 800))  # Less is not worth a step of the engine.
             before = await counts(router)
             told = await router.explain(first)
             assert await counts(router) == before
