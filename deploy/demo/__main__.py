@@ -186,7 +186,7 @@ class Demo:
             decisions = await watch.fetch(session, self.admin_url, "/decisions")
             self.console.print("The latest decisions:")
             for line in report.decision_lines(decisions[:8]):
-                self.console.print(f"  {line}", highlight=False)
+                self.console.print(f"  {line}", highlight=False, soft_wrap=True)
         return failed
 
     def where_to_look(self) -> None:
