@@ -209,7 +209,7 @@ def _least_wait(
     weights = weights_of(judged, rules.choose.temperature * expected.typical.step_s)
     taken = drawn(weights, rng)
     seat, left, row = seats[places[taken]], uncached[taken], rows[taken]
-    ttft_s = row.wait_s + left * row.token_s / WORK
+    ttft_s = row.begins_s + left * row.token_s / WORK
     told = Waits(places, waits, uncached, weights, tokens)
     look = Look(odds.line_up.seats, odds.line_up.exponent, tuple(odds.scores), full, told)
     why = _AFFINITY if left < tokens else _NO_KEY[odds.line_up.basis]

@@ -24,7 +24,7 @@ class Candidate(NamedTuple):
     home: bool
     """Was the request's key at home there?"""
     wait_s: float | None = None
-    """By `least_wait`: when its first token was expected there; None: it was not looked at."""
+    """By `least_wait`: the wait reckoned with (see `waits`); None: it was not looked at."""
     uncached_tokens: int | None = None
     """Likewise: of its prompt, to be computed there."""
 

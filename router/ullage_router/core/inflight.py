@@ -25,6 +25,7 @@ from ullage_shared.snapshot import Snapshot
 _CHANGES: Final = 1024
 _MEAN_SHARE: Final = 0.02
 _FEW_DUE: Final = 64
+"""Up to so many of what is due are not looked through for what has ended."""
 _NOTES: Final = 64
 _NOTE_EVERY_S: Final = 0.1
 MOST_BY_PROMPT: Final = 0.25

@@ -291,6 +291,18 @@ def test_when_its_first_token_is_expected_is_by_the_true_speed() -> None:
     assert decision.ttft_s == pytest.approx((500 + 2_000) / 1_000 + COMPANY * 4 * 0.02)
 
 
+def test_a_crowd_is_a_cost_and_no_time_until_the_first_token() -> None:
+    said = snapshot(
+        A, running=16, max_num_seqs=16, free_blocks=0, step_s=0.02, prefill_tokens_per_s=1_000.0
+    )
+    fleet = hear(fleet_of([]), "http://sidecar:9400", document(said), 0.0)[0]
+    decision = decided(fleet, Need(prompt_tokens=2_000))
+    assert decision.ttft_s == pytest.approx(2.0 + COMPANY * 16 * 0.02)
+    (row,) = candidates(decision)
+    assert row.wait_s is not None
+    assert row.wait_s > decision.ttft_s + WORK * 2.0
+
+
 def test_the_only_one_that_may_be_chosen_is_told_to_know_the_prompt_if_it_does() -> None:
     fleet = fleet_with({B: 0.9})
     (row,) = candidates(decided(fleet, NEED, prefixes=kept(B)))
