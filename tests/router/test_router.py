@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from hand_clock import Clock
 from mission import AS_ASKED, BY_SCORE
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core.ask import Ask
@@ -19,18 +20,9 @@ from ullage_shared.snapshot import RequestClass
 A, B, C = "http://a:8000", "http://b:8000", "http://c:8000"
 
 
-class Clock:
-    """Moved by hand."""
-
-    now_s = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def router_with(*urls: str, rules: Rules = AS_ASKED, score: float = 0.5) -> tuple[Router, Clock]:
     """A router, and its clock, of replicas that a sidecar speaks for."""
-    clock = Clock()
+    clock = Clock(1_000.0)
     fleet = fleet_with(dict.fromkeys(urls, score), now_s=clock.now_s)
     return Router(fleet, rules, random.Random(1), clock), clock
 
@@ -223,7 +215,7 @@ def test_another_floor_holds_from_the_next_request_on() -> None:
 
 def test_models_that_clients_make_up_leave_nothing_behind() -> None:
     """Report 20: cardinality from made-up model names."""
-    clock = Clock()
+    clock = Clock(1_000.0)
     heard = document(snapshot(A, models=("one",)), snapshot(B, models=("two",)))
     fleet, _ = hear(fleet_of([]), "http://sidecar:9400", heard, clock.now_s)
     router = Router(fleet, AS_ASKED, random.Random(1), clock)

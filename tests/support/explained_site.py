@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestServer
 from prometheus_client import CollectorRegistry
 
 from data_plane import Plane, data_plane
+from hand_clock import Clock
 from mission import AS_ASKED
 from raw_client import Answer, request
 from scripted_backend import Backend, Header, Received, answering, response
@@ -31,15 +32,6 @@ CACHE_KEY, PRIORITY = b"x-ullage-cache-key", b"x-ullage-priority"
 SIDECAR = "http://sidecar:9400"
 START_S = 1_000.0
 WELL = response(b"{}")
-
-
-class Clock:
-    """The router's clock, moved by hand."""
-
-    now_s = START_S
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @dataclass
@@ -145,7 +137,7 @@ async def site(
             data_plane(fleet=fleet_of(urls), rules=rules, seed=7)
         )
         plane.proxy.configure(Config(name_why=True, queue=QueuePolicy(max_requests=0)))
-        plane.router.now_s = clock = Clock()
+        plane.router.now_s = clock = Clock(START_S)
         server = TestServer(admin_app(plane.router, {}, CollectorRegistry()))
         await stack.enter_async_context(server)
         session = await stack.enter_async_context(aiohttp.ClientSession())
@@ -165,7 +157,7 @@ A, B, C, D, E, F, G = (f"http://{name}:8000" for name in "abcdefg")
 def router_with(
     *heard: Snapshot, listed: tuple[str, ...] = (), rules: Rules | None = None
 ) -> tuple[Router, Clock]:
-    clock = Clock()
+    clock = Clock(START_S)
     fleet, faults = hear(fleet_of(listed), SIDECAR, document(*heard), clock.now_s)
     assert not faults
     return Router(fleet, rules or AS_ASKED, Random(1), clock), clock

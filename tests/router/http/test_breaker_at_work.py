@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from data_plane import Plane, data_plane, eventually
+from hand_clock import Clock
 from mission import BY_SCORE
 from raw_client import Answer, CutError, request
 from scripted_backend import (
@@ -46,16 +47,6 @@ START_S = 1_000.0
 KEYLESS = AffinityPolicy(enabled=False)
 
 
-class Clock:
-    """The router's clock, moved by hand."""
-
-    def __init__(self) -> None:
-        self.now_s = START_S
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @asynccontextmanager
 async def plane_of(
     *backends: Backend,
@@ -68,7 +59,7 @@ async def plane_of(
     rules = Rules(BY_SCORE, affinity=affinity, breaker=BreakerPolicy(**policy))  # type: ignore[arg-type]
     urls = [backend.url for backend in backends]
     async with data_plane(*urls, fleet=fleet, limits=limits, rules=rules) as plane:
-        plane.router.now_s = clock = Clock()
+        plane.router.now_s = clock = Clock(START_S)
         plane.proxy.budget.policy = RetryPolicy(share=1.0, spare=1000)
         yield plane, clock
 
