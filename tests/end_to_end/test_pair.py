@@ -269,10 +269,10 @@ async def test_a_client_that_leaves_frees_its_replica_within_100_ms(pair: Pair):
     assert min(times_s) < 0.1, times_s
 
 
-async def test_every_engine_step_of_a_minute_is_received(pair: Pair):
+async def test_every_engine_step_of_half_a_minute_is_received(pair: Pair):
     await pair.until_idle()
     before = await pair.metrics(pair.sidecar)
-    until_s = perf_counter() + 60.0
+    until_s = perf_counter() + 30.0
     endless = (ask for ask in itertools.chain.from_iterable(load.mixed(50, s) for s in range(99)))
     asks = itertools.takewhile(lambda _: perf_counter() < until_s, endless)
     answers = await load.run(pair.router, asks, 8, lambda _: None)
@@ -284,7 +284,7 @@ async def test_every_engine_step_of_a_minute_is_received(pair: Pair):
     )
     print(f"steps {received + lost:.0f}, received {received / (received + lost):.4%}, "
           f"requests {len(answers)}")  # fmt: skip
-    assert received > 1000
+    assert received > 500
     assert received / (received + lost) >= 0.99
     assert {answer.problem for answer in answers} == {""}
 

@@ -1,29 +1,24 @@
 """The plugin in real vLLM servers: what `vllm serve` says through it, and that it harms nobody.
 
-The tests play the sidecar: they bind the socket and decode what comes. Three servers in all, two at
-a time: one plain; one whose stats objects are poisoned before the plugin sees them (by a second
-stat-logger plugin on PYTHONPATH), started with --disable-log-stats; one with two engines and two
-API processes.
+The tests play the sidecar: they bind the socket and decode what comes. Two servers: one plain; one
+whose stats objects are poisoned before the plugin sees them (by a second stat-logger plugin on
+PYTHONPATH), started with --disable-log-stats. `test_ranks` has one with two engines and two API
+processes.
 """
 
-import http.client
 import json
-import re
 import statistics
 import tempfile
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import ear
+from told_server import Answer, Ear, Told
 from ullage_sidecar.core.reading import Hello, Reading
 from vllm_cpu.serve import CpuServer, Replica
 
@@ -77,109 +72,6 @@ def poisoned(self, scheduler_stats, iteration_stats, *args, **kwargs):
 
 UllageStatLogger.record = poisoned
 """
-
-
-class Ear:
-    """The sidecar's end of the channel: a thread that keeps all that it hears."""
-
-    def __init__(self, path: Path) -> None:
-        self._ear = ear.Ear(path)
-        self._heard: list[Hello | Reading] = []
-        self._closing = False
-        self._thread = threading.Thread(target=self._listen)
-        self._thread.start()
-
-    def _listen(self) -> None:
-        while not self._closing:
-            try:
-                self._heard.append(self._ear.next(within_s=0.1))
-            except TimeoutError:
-                continue
-
-    def heard(self, since: int = 0) -> list[Hello | Reading]:
-        return self._heard[since:]
-
-    def hellos(self) -> list[Hello]:
-        return [said for said in self.heard() if isinstance(said, Hello)]
-
-    def readings(self) -> list[Reading]:
-        return [said for said in self.heard() if isinstance(said, Reading)]
-
-    def wait_for(self, is_so: Callable[[], Any], within_s: float) -> Any:
-        deadline_s = time.monotonic() + within_s
-        while not (found := is_so()):
-            assert time.monotonic() < deadline_s, f"not within {within_s} s, of {len(self._heard)}"
-            time.sleep(0.01)
-        return found
-
-    def close(self) -> None:
-        self._closing = True
-        self._thread.join()
-        self._ear.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    status: int
-    began_s: float
-    took_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """One running server, and where it reports."""
-
-    server: Any
-    socket_path: Path
-
-    def get(self, path: str) -> bytes:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.replica.port, timeout=30)
-        connection.request("GET", path)
-        with connection.getresponse() as response:
-            assert response.status == 200
-            body = response.read()
-        connection.close()
-        return body
-
-    def complete(self, tokens: int, rank: int | None = None) -> Answer:
-        body = {
-            "model": "tiny",
-            "prompt": f"def f{tokens}(x):",
-            "max_tokens": tokens,
-            "ignore_eos": True,
-        }
-        headers = {"Content-Type": "application/json"}
-        if rank is not None:
-            headers["X-data-parallel-rank"] = str(rank)
-        began_s = time.monotonic()
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.replica.port, timeout=60)
-        connection.request("POST", "/v1/completions", json.dumps(body), headers)
-        with connection.getresponse() as response:
-            response.read()
-        connection.close()
-        return Answer(response.status, began_s, time.monotonic() - began_s)
-
-    def load(
-        self, requests: int, at_once: int, tokens: int, answers: list[Answer] | None = None
-    ) -> list[Answer]:
-        """Complete `requests` prompts. Each answer is appended to `answers` when it is there."""
-        answers = [] if answers is None else answers
-        with ThreadPoolExecutor(at_once) as pool:
-            for done in [pool.submit(self.complete, tokens) for _ in range(requests)]:
-                done.add_done_callback(lambda done: answers.append(done.result()))
-        assert len(answers) == requests
-        return answers
-
-    def metrics(self, engine: int = 0) -> dict[str, float]:
-        found = re.findall(
-            rf'^vllm:(\w+){{engine="{engine}"[^}}]*}} (\S+)$', self.get("/metrics").decode(), re.M
-        )
-        return {name: float(value) for name, value in found}
-
-    def blocks_of_all_engines(self) -> int:
-        found = re.search(rb'num_gpu_blocks="(\d+)"', self.get("/metrics"))
-        assert found is not None
-        return int(found[1])
 
 
 @pytest.fixture(scope="class")
@@ -448,63 +340,3 @@ class TestOneEngine:
         first = next(said for said in pair.first_heard if isinstance(said, Hello))
 
         assert other.boot_id != first.boot_id
-
-
-@pytest.fixture(scope="class")
-def two_engines(told: Callable[..., Told], until_class_ends: ExitStack) -> Told:
-    told_two = told("two", "--data-parallel-size", "2", "--api-server-count", "2")
-    until_class_ends.enter_context(told_two.server)
-    return told_two
-
-
-class TestTwoEnginesAndTwoApiProcesses:
-    def test_each_engine_has_two_senders_all_of_one_boot(
-        self, two_engines: Told, ear_of: Callable[[Told], Ear]
-    ) -> None:
-        ear = ear_of(two_engines)
-        ear.wait_for(lambda: len({hello.sender for hello in ear.hellos()}) == 4, within_s=4.0)
-
-        hellos = {hello.sender: hello for hello in ear.hellos()}.values()
-        assert sorted(hello.engine_index for hello in hellos) == [0, 0, 1, 1]
-        assert {hello.data_parallel_size for hello in hellos} == {2}
-        assert len({hello.boot_id for hello in hellos}) == 1
-        assert len({hello.pid for hello in hellos}) == 2
-        assert {hello.name for hello in hellos} == {"two"}
-
-    def test_blocks_are_of_one_engine_where_vllm_sums_both(
-        self, two_engines: Told, ear_of: Callable[[Told], Ear]
-    ) -> None:
-        ear = ear_of(two_engines)
-        hello = ear.wait_for(ear.hellos, within_s=2.0)[0]
-
-        assert two_engines.blocks_of_all_engines() == 512
-        assert hello.total_blocks == 256
-
-    def test_both_engines_are_heard_through_both_processes_and_nothing_is_lost_or_told_twice(
-        self, two_engines: Told, ear_of: Callable[[Told], Ear]
-    ) -> None:
-        ear = ear_of(two_engines)
-        ear.wait_for(lambda: len({hello.sender for hello in ear.hellos()}) == 4, within_s=4.0)
-        engine_of = {hello.sender: hello.engine_index for hello in ear.hellos()}
-        with ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(lambda n: two_engines.complete(50, rank=n % 2), range(40)))
-        assert {answer.status for answer in answers} == {200}
-
-        def tokens_heard() -> dict[int, int]:
-            newest = {r.sender: r for r in ear.readings()}
-            heard = {0: 0, 1: 0}
-            for reading in newest.values():
-                heard[engine_of[reading.sender]] += reading.generated_tokens or 0
-            return heard
-
-        assert {engine_of[reading.sender] for reading in ear.readings()} == {0, 1}
-        assert len({reading.sender for reading in ear.readings()}) >= 3
-        # A process that the stats of no step reach any more tells of its tokens with its heartbeat.
-        spoke = Counter(engine_of[sender] for sender in {r.sender for r in ear.readings()})
-        whole = [engine for engine, senders in spoke.items() if senders == 2]
-        ear.wait_for(lambda: all(tokens_heard()[engine] == 1000 for engine in whole), within_s=3.0)
-        assert all(tokens <= 1000 for tokens in tokens_heard().values())
-
-        by_time = sorted(ear.readings(), key=lambda reading: reading.at_s)
-        newest = {engine_of[reading.sender]: reading for reading in by_time}
-        assert {engine: reading.running for engine, reading in newest.items()} == {0: 0, 1: 0}

@@ -1,7 +1,7 @@
 """Data-parallel ranks of one real vLLM server: two engines, two replicas, one address.
 
 Each engine step's stats reach only one of the API processes. The tests share servers and run in
-this order: the later ones kill the server and start it anew, at last with a single rank.
+this order: the first ones play the sidecar, the last ones kill the server and start it anew.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import re
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import fields
 from itertools import count
@@ -29,6 +30,7 @@ from ranked_server import (
     start_anew,
     with_experts,
 )
+from told_server import Ear, Told
 from vllm_cpu.serve import CpuServer, Replica
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
@@ -49,14 +51,15 @@ ramp_until_s = 11.0
 
 
 @pytest.fixture(scope="module")
-def places(
+def told(
     tmp_path_factory: pytest.TempPathFactory,
     vllm_venv: Path,
     tiny_model: Path,
     free_port: Callable[[], int],
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Told]:
+    """The server with two ranks, which nobody listens to yet."""
     folder = tmp_path_factory.mktemp("ranks")
-    readings, config = folder / "readings.sock", folder / "sidecar.toml"
+    readings = folder / "readings.sock"
     replica = Replica(
         venv=vllm_venv,
         model=tiny_model,
@@ -66,17 +69,30 @@ def places(
         flags=TWO_RANKS,
         environment={"ULLAGE_SOCKET": str(readings), "ULLAGE_ENGINE": "x"},
     )
-    server = CpuServer(replica, folder / "vllm.log", ready_within_s=READY_WITHIN_S)
+    with CpuServer(replica, folder / "vllm.log", ready_within_s=READY_WITHIN_S) as server:
+        yield Told(server, readings)
+
+
+@pytest.fixture
+def ear(told: Told) -> Iterator[Ear]:
+    ear = Ear(told.socket_path)
+    yield ear
+    ear.close()
+
+
+@pytest.fixture(scope="module")
+def places(told: Told, free_port: Callable[[], int]) -> Iterator[dict[str, Any]]:
+    folder, server, replica = told.socket_path.parent, told.server, told.server.replica
+    config = folder / "sidecar.toml"
     config.write_text(SIDECAR_TOML)
     sidecar, router, admin = (f"127.0.0.1:{free_port()}" for _ in range(3))
     urls = {"sidecar": sidecar, "router": router, "admin": admin}
-    places: dict[str, Any] = {"server": server, "socket": readings, "numbers": count()}
+    places: dict[str, Any] = {"server": server, "socket": told.socket_path, "numbers": count()}
     places |= {name: f"http://{address}" for name, address in urls.items()}
     places |= {"replica": replica, "experts": with_experts(replica, folder / "experts")}
     with ExitStack() as stack:
         stack.callback(lambda: places["server"].stop())  # Perhaps a later one.
-        server.start()
-        flags = ["--config", str(config), "--socket", str(readings), "--listen", sidecar]
+        flags = ["--config", str(config), "--socket", str(told.socket_path), "--listen", sidecar]
         flags += ["--engine", f"x={server.url}"]
         ready = f"http://{sidecar}/healthz"
         stack.enter_context(running("ullage_sidecar", flags, ready, folder / "sidecar.log"))
@@ -84,7 +100,6 @@ def places(
         flags += ["--replica", server.url]
         ready = f"http://{admin}/healthz"
         stack.enter_context(running("ullage_router", flags, ready, folder / "router.log"))
-        print(f"two ranks started in {server.wait_ready():.0f} s")
         yield places
 
 
@@ -95,6 +110,54 @@ async def site(places: dict[str, Any]) -> AsyncIterator[Site]:
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as http:
         names = {field.name for field in fields(Site)}
         yield Site(**{name: places[name] for name in places.keys() & names}, http=http)
+
+
+class TestToldByTheirPlugins:
+    """Before there is a sidecar: the tests play it."""
+
+    def test_each_engine_has_two_senders_all_of_one_boot(self, told: Told, ear: Ear) -> None:
+        ear.wait_for(lambda: len({hello.sender for hello in ear.hellos()}) == 4, within_s=4.0)
+
+        hellos = {hello.sender: hello for hello in ear.hellos()}.values()
+        assert sorted(hello.engine_index for hello in hellos) == [0, 0, 1, 1]
+        assert {hello.data_parallel_size for hello in hellos} == {2}
+        assert len({hello.boot_id for hello in hellos}) == 1
+        assert len({hello.pid for hello in hellos}) == 2
+        assert {hello.name for hello in hellos} == {"x"}
+
+    def test_blocks_are_of_one_engine_where_vllm_sums_both(self, told: Told, ear: Ear) -> None:
+        hello = ear.wait_for(ear.hellos, within_s=2.0)[0]
+
+        assert told.blocks_of_all_engines() == 2 * BLOCKS
+        assert hello.total_blocks == BLOCKS
+
+    def test_both_engines_are_heard_through_both_processes_and_nothing_is_lost_or_told_twice(
+        self, told: Told, ear: Ear
+    ) -> None:
+        ear.wait_for(lambda: len({hello.sender for hello in ear.hellos()}) == 4, within_s=4.0)
+        engine_of = {hello.sender: hello.engine_index for hello in ear.hellos()}
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda n: told.complete(50, rank=n % 2), range(40)))
+        assert {answer.status for answer in answers} == {200}
+
+        def tokens_heard() -> dict[int, int]:
+            newest = {r.sender: r for r in ear.readings()}
+            heard = {0: 0, 1: 0}
+            for reading in newest.values():
+                heard[engine_of[reading.sender]] += reading.generated_tokens or 0
+            return heard
+
+        assert {engine_of[reading.sender] for reading in ear.readings()} == {0, 1}
+        assert len({reading.sender for reading in ear.readings()}) >= 3
+        # A process that the stats of no step reach any more tells of its tokens with its heartbeat.
+        spoke = Counter(engine_of[sender] for sender in {r.sender for r in ear.readings()})
+        whole = [engine for engine, senders in spoke.items() if senders == 2]
+        ear.wait_for(lambda: all(tokens_heard()[engine] == 1000 for engine in whole), within_s=3.0)
+        assert all(tokens <= 1000 for tokens in tokens_heard().values())
+
+        by_time = sorted(ear.readings(), key=lambda reading: reading.at_s)
+        newest = {engine_of[reading.sender]: reading for reading in by_time}
+        assert {engine: reading.running for engine, reading in newest.items()} == {0: 0, 1: 0}
 
 
 async def test_each_rank_is_a_replica_with_blocks_of_its_own(site: Site):
