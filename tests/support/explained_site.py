@@ -138,7 +138,7 @@ async def site(
         )
         plane.proxy.configure(Config(name_why=True, queue=QueuePolicy(max_requests=0)))
         plane.router.now_s = clock = Clock(START_S)
-        server = TestServer(admin_app(plane.router, {}, CollectorRegistry()))
+        server = TestServer(admin_app(plane.proxy, {}, CollectorRegistry()))
         await stack.enter_async_context(server)
         session = await stack.enter_async_context(aiohttp.ClientSession())
         it = Site(plane, clock, backends, str(server.make_url("")).rstrip("/"), session)
