@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from ullage_router.core.affinity import homes_for
 from ullage_router.core.decide import Why
+from ullage_router.core.lineup import Standing
 from ullage_router.core.policy import Way
 from ullage_router.explain import Reasons
 from ullage_router.feed import SidecarFeed
@@ -24,6 +25,7 @@ from ullage_router.http.proxy import Proxy
 from ullage_router.replicas import known, replica_row, sidecars
 from ullage_router.router import Decided, Router
 from ullage_router.tally import SECONDS_BOUNDS, Tally
+from ullage_shared.snapshot import State
 
 _VERSION: Final = version("ullage")
 MOST_RECENT: Final = 50
@@ -31,6 +33,8 @@ MOST_HOT: Final = 20
 _PIECE: Final = 32
 _NOTHING: Final = Tally()
 """Of a replica that was sent nothing. Not to be changed."""
+_CHOSEN: Final = (Standing.ELIGIBLE, Standing.SILENT)
+_PASSING: Final = ("ramping", "silent", "starting", "warming", "draining")
 _KEY_DIGITS: Final = 8
 """Of a cache key, in hex: enough to tell two apart."""
 
@@ -79,10 +83,26 @@ async def _rows(router: Router) -> list[dict[str, Any]]:
     rows = []
     for number, replica in enumerate(known(router), 1):
         tally = router.tallies.get(replica.key, _NOTHING)
-        rows.append(replica_row(router, replica, reasons, now_s) | _counted(tally))
+        row = replica_row(router, replica, reasons, now_s)
+        rows.append(row | told(row) | _counted(tally))
         if number % _PIECE == 0:
             await asyncio.sleep(0.0)
     return rows
+
+
+def told(row: Mapping[str, Any]) -> dict[str, str]:
+    """A row of `/replicas` in words for people: what the replica is `now`, its `mood` (`good`;
+    `mild`: it passes, or was wished for; `bad`: it gets nothing and should), and what there is to
+    `say` of it. Nothing but its silence is expected of one that no sidecar speaks for."""
+    now, alone = str(row["standing"]), row["sidecar"] is None
+    if now in _CHOSEN and not row["eligible"]:
+        now = "left out"
+    elif now == Standing.ELIGIBLE:
+        now = "ramping" if row["state"] == State.RAMPING else "serving"
+    well = now == "serving" or (now == Standing.SILENT and alone)
+    mood = "good" if well else "mild" if now in _PASSING else "bad"
+    says = [row["why_not"], "" if alone else row["reason"]]
+    return {"now": now, "mood": mood, "say": "; ".join(filter(None, says))}
 
 
 def _counted(tally: Tally) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from random import Random
 from typing import Any
 
 import orjson
+import pytest
 
 from explained_site import COMPLETIONS, keyed, router_with, site
 from mission import BY_SCORE
@@ -12,15 +13,17 @@ from snapshots import snapshot
 from ullage_router.config import Limits
 from ullage_router.core.ask import Ask
 from ullage_router.core.fleet import Fleet
+from ullage_router.core.lineup import Standing
 from ullage_router.core.policy import AffinityPolicy, Policy, Way
 from ullage_router.core.rules import Rules
 from ullage_router.http.proxy import Proxy
 from ullage_router.replicas import replicas_page
 from ullage_router.router import Router
-from ullage_router.status import MOST_HOT, MOST_RECENT, hot_keys, status_page
+from ullage_router.status import MOST_HOT, MOST_RECENT, hot_keys, status_page, told
 from ullage_router.tally import SECONDS_BOUNDS
 
 A, B = "http://a:8000", "http://b:8000"
+SIDECAR = "http://sidecar:9400"
 WEIGHTED = Rules(Policy(way=Way.WEIGHTED))
 
 
@@ -66,7 +69,7 @@ async def test_its_rows_are_those_of_replicas_with_what_is_counted_beside() -> N
     router.failed(chosen, "connect", "Connection refused")
     tally.cut += 2
     page = await status(router)
-    own = ("first_byte_counts", "failures", "ejections")
+    own = ("first_byte_counts", "failures", "ejections", "now", "mood", "say")
     rows = [{k: v for k, v in row.items() if k not in own} for row in page["replicas"]]
     table = replicas_page(router, {}, router.now_s())["replicas"]
     assert rows == orjson.loads(orjson.dumps(table))
@@ -77,6 +80,49 @@ async def test_its_rows_are_those_of_replicas_with_what_is_counted_beside() -> N
     assert one["failures"] == {"connect": 1, "cut": 2}
     assert other["first_byte_counts"] == [0] * (len(SECONDS_BOUNDS) + 1)
     assert (other["failures"], other["ejections"]) == ({}, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "now", "mood", "say"),
+    [
+        ({}, "serving", "good", ""),
+        ({"state": "ramping", "reason": "young"}, "ramping", "mild", "young"),
+        ({"eligible": False, "why_not": "it failed"}, "left out", "bad", "it failed"),
+        ({"standing": "silent", "reason": "why"}, "silent", "mild", "why"),
+        ({"standing": "silent", "sidecar": None, "reason": "none"}, "silent", "good", ""),
+        (
+            {"standing": "silent", "sidecar": None, "eligible": False, "why_not": "it failed"},
+            *("left out", "bad", "it failed"),
+        ),
+        ({"standing": "full", "eligible": False, "why_not": "full"}, "full", "bad", "full"),
+        (
+            {"standing": "draining", "eligible": False, "why_not": "it is", "reason": "wished"},
+            *("draining", "mild", "it is; wished"),
+        ),
+        ({"standing": "hung", "eligible": False, "why_not": "it is"}, "hung", "bad", "it is"),
+    ],
+)
+def test_each_row_says_in_words_what_the_replica_is_and_whether_that_is_well(
+    changes: dict[str, Any], now: str, mood: str, say: str
+) -> None:
+    row = {
+        "standing": "eligible",
+        "eligible": True,
+        "state": "serving",
+        "sidecar": SIDECAR,
+        "why_not": "",
+        "reason": "",
+    } | changes
+    assert told(row) == {"now": now, "mood": mood, "say": say}
+
+
+@pytest.mark.parametrize("standing", Standing)
+def test_every_standing_is_well_or_passes_or_is_bad(standing: Standing) -> None:
+    eligible = standing in (Standing.ELIGIBLE, Standing.SILENT)
+    row = {"standing": standing, "eligible": eligible, "state": None, "sidecar": SIDECAR}
+    passing = ("silent", "starting", "warming", "draining")
+    mood = "mild" if standing in passing else "good" if eligible else "bad"
+    assert told(row | {"why_not": "", "reason": ""})["mood"] == mood
 
 
 async def test_while_it_is_made_whatever_else_there_is_has_its_turn() -> None:

@@ -22,18 +22,18 @@ function wrong(page, in60) {
       `No replica has headroom, so the gate is ${overload.state}: ${wait}, ${count(refused)} refused in the last 60 s. It takes more capacity, or less load.`,
     );
   }
-  const out = replicas.filter((row) => mood(row) === "bad");
+  const out = replicas.filter((row) => row.mood === "bad");
   if (out.length)
     add(
       "bad",
-      `${out.length} of ${some(replicas.length, "replica")} ${out.length === 1 ? "gets" : "get"} nothing: ${grouped(out.map(word))}.`,
+      `${out.length} of ${some(replicas.length, "replica")} ${out.length === 1 ? "gets" : "get"} nothing: ${grouped(out.map((row) => row.now))}.`,
       "show",
     );
-  const passing = replicas.filter((row) => mood(row) === "mild");
+  const passing = replicas.filter((row) => row.mood === "mild");
   if (passing.length)
     add(
       "mild",
-      `${some(passing.length, "replica")} ${passing.length === 1 ? "is" : "are"} not what ${passing.length === 1 ? "it" : "they"} should be: ${grouped(passing.map(word))}.`,
+      `${some(passing.length, "replica")} ${passing.length === 1 ? "is" : "are"} not what ${passing.length === 1 ? "it" : "they"} should be: ${grouped(passing.map((row) => row.now))}.`,
       "show",
     );
   const ill = sidecars.filter((sidecar) => sidecar.problem);

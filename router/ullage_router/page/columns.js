@@ -7,8 +7,8 @@ const COLUMNS = [
     name: "state",
     title:
       "What the replica is for this router: serving, ramping (its score is discounted after a warm-up), silent (no score: by the router's own counts), full (its score is not above the floor), left out (it failed, or was filled a moment ago), draining, warming, starting, lost, hung, down",
-    of: (it) => GLYPH[word(it.row)] + " " + word(it.row),
-    sort: (it) => ["bad", "mild", "good"].indexOf(mood(it.row)) + word(it.row),
+    of: (it) => GLYPH[it.row.now] + " " + it.row.now,
+    sort: (it) => ["bad", "mild", "good"].indexOf(it.row.mood) + it.row.now,
   },
   {
     name: "replica",
@@ -101,8 +101,8 @@ const COLUMNS = [
     name: "why not, or what else",
     title: "Why it gets no request, and what its sidecar says of its state",
     kind: "why",
-    of: (it) => told(it.row),
-    sort: (it) => told(it.row),
+    of: (it) => it.row.say,
+    sort: (it) => it.row.say,
   },
 ];
 

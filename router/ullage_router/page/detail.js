@@ -7,7 +7,7 @@ function factsOf({ row, share10, share60, perS, ttft }, recent) {
     .join(", ");
   return [
     ["score", sum(row)],
-    ["standing", [row.standing, told(row)].filter(Boolean).join(": ")],
+    ["standing", [row.standing, row.say].filter(Boolean).join(": ")],
     ["its sidecar", row.sidecar ?? "none speaks for it"],
     ["address", row.url + (row.dp_rank === null ? "" : `, rank ${row.dp_rank}`)],
     ["serves", row.models.join(", ") || "unknown"],

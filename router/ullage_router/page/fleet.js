@@ -121,17 +121,17 @@ class Fleet {
     COLUMNS.forEach((column, i) => {
       if (column.of) say(cells[i], column.of(line));
     });
-    mark(line.tr, mood(row));
+    mark(line.tr, row.mood);
     hint(cells[0], `standing: ${row.standing}; its sidecar says: ${row.state ?? "nothing"}`);
     hint(cells[1], row.url + (row.dp_rank === null ? "" : `, rank ${row.dp_rank}`));
-    hint(cells.at(-1), told(row));
+    hint(cells.at(-1), row.say);
     for (const [i, share] of [
       [4, line.share10],
       [5, line.share60],
     ])
       cells[i].style.backgroundSize = `${(100 * (share ?? 0)) / line.widest}% 2px`;
     this.#meter(line);
-    line.text = [row.id, row.url, word(row), row.state, told(row), ...row.models]
+    line.text = [row.id, row.url, row.now, row.state, row.say, ...row.models]
       .join(" ")
       .toLowerCase();
   }

@@ -34,7 +34,7 @@ function draw(page) {
     `${page.version} at ${location.host}, up ${span(page.uptime_s)}${workers}${restarts}; chooses ${WAY[page.way] ?? page.way}`,
   );
   hint($("about"), `choose.way = ${page.way}, choose.floor = ${page.floor}`);
-  const bad = page.replicas.filter((row) => mood(row) === "bad").length;
+  const bad = page.replicas.filter((row) => row.mood === "bad").length;
   const trouble = bad || page.overload.state !== "open";
   document.title = `${trouble ? "✕ " : ""}${page.replicas.length - bad}/${page.replicas.length} · Ullage router`;
 }

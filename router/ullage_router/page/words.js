@@ -1,4 +1,4 @@
-// How things are called on this page, and what is a problem. Pure.
+// How things are called on this page. Pure.
 
 const WHY = {
   score: "headroom: drawn by score",
@@ -36,27 +36,7 @@ const GLYPH = {
   down: "✕",
 };
 
-/** What the replica is for this router now. */
-function word(row) {
-  if (!row.eligible && row.standing === "eligible") return "left out";
-  if (row.standing !== "eligible") return row.standing;
-  return row.state === "ramping" ? "ramping" : "serving";
-}
-
-/** good, mild (it passes, or was wished for) or bad. */
-function mood(row) {
-  const now = word(row);
-  if (now === "serving" || (now === "silent" && !row.sidecar)) return "good";
-  return ["ramping", "silent", "starting", "warming", "draining"].includes(now) ? "mild" : "bad";
-}
-
-/** Why it gets nothing, or what else there is to say of it. */
-function told(row) {
-  const also = row.reason && row.sidecar ? row.reason : "";
-  return [row.why_not, also].filter(Boolean).join("; ");
-}
-
-const troubled = (row) => mood(row) !== "good" || told(row) !== "";
+const troubled = (row) => row.mood !== "good" || row.say !== "";
 
 const percent = (share) => {
   if (share === null || share === undefined) return "";
