@@ -43,6 +43,8 @@ class Site:
     replicas: list[Backend]
     admin: str
     session: aiohttp.ClientSession
+    server: TestServer
+    """Of the admin port."""
     _heard: int = field(default=1, init=False)
 
     @property
@@ -141,7 +143,7 @@ async def site(
         server = TestServer(admin_app(plane.proxy, {}, CollectorRegistry()))
         await stack.enter_async_context(server)
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        it = Site(plane, clock, backends, str(server.make_url("")).rstrip("/"), session)
+        it = Site(plane, clock, backends, str(server.make_url("")).rstrip("/"), session, server)
         if scores is not None:
             it.hear(*scores)
         yield it
