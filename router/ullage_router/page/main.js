@@ -76,7 +76,8 @@ function standing() {
 }
 
 document.addEventListener("visibilitychange", () => {
-  if (!document.hidden) turn();
+  if (document.hidden) clearTimeout(timer);
+  else turn();
   standing();
 });
 
