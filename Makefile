@@ -10,7 +10,7 @@ LAB ?= --workload mooncake-like --workload azure-like --workload chat --load 0.5
 	--policy omniscient --requests 600 --report .build/lab
 
 BIN := .venv/bin
-SOURCES := $(shell find sidecar router shared deploy/tune -name '*.py') pyproject.toml README.md LICENSE
+SOURCES := $(shell find sidecar router shared deploy/tune -name '*.py' -o -path '*/page/*.*') pyproject.toml README.md LICENSE
 VLLM := .venv-vllm
 MODEL := .build/tiny-model
 WHEEL := .build/wheel/stamp

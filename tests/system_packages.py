@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 COMMANDS = {
+    "chromium": "chromium",
     "haproxy": "haproxy",
     "nginx": "nginx",
     "wrk": "wrk",

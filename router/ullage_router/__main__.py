@@ -14,6 +14,7 @@ from typing import Final
 
 import uvloop
 
+from ullage_router import top
 from ullage_router.cli import VERSION, configure, parser
 from ullage_router.config import Config, worker_count
 from ullage_router.serve import service
@@ -31,6 +32,8 @@ _log: Final = logging.getLogger("ullage.router")
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == ["top"]:
+        return top.main(words[1:])
     arguments = parser().parse_args(words)
     if arguments.worker is not None:
         log.configure(arguments.log_level, worker=arguments.worker.number)

@@ -9,70 +9,15 @@ from prometheus_client import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from ullage_router.core.fleet import Replica
-from ullage_router.core.lineup import Standing, stand
-from ullage_router.explain import MOST_BYTES, Reasons, decisions_page, explanation
+from ullage_router.core.lineup import Standing
+from ullage_router.explain import MOST_BYTES, decisions_page, explanation
 from ullage_router.exposition import exposition
 from ullage_router.feed import SidecarFeed
+from ullage_router.http.proxy import Proxy
+from ullage_router.page import html_page
+from ullage_router.replicas import replicas_page
 from ullage_router.router import Router
-from ullage_router.tally import Tally
-
-
-def replica_row(router: Router, replica: Replica, reasons: Reasons, now_s: float) -> dict[str, Any]:
-    """One replica as the router sees it now, and why it would or would not be chosen."""
-    policy = router.rules.choose
-    seen = replica.snapshot
-    tally = router.tallies.get(replica.key) or Tally()
-    age_s = replica.age_s(now_s)
-    if seen is None:
-        reason = "no sidecar speaks for it"
-    elif age_s is not None and age_s > policy.stale_after_s:
-        reason = "its sidecar is silent"
-    else:
-        reason = seen.reason
-    why_not = reasons.why_not(replica)
-    return {
-        "id": replica.id,
-        "url": replica.url,
-        "dp_rank": replica.dp_rank,
-        "eligible": not why_not,
-        "standing": stand(replica, now_s, policy),
-        "why_not": why_not,
-        "capacity_score": seen.capacity_score if seen else None,
-        "state": seen.state if seen else None,
-        "reason": reason,
-        "age_s": None if age_s is None else round(age_s, 3),
-        "in_flight": router.in_flight.by_replica[replica.key],
-        "dispatched": tally.dispatched,
-        "free_block_ratio": seen.free_block_ratio if seen else None,
-        "running": seen.running if seen else None,
-        "waiting": seen.waiting if seen else None,
-        "step_s": seen.step_s if seen else None,
-        "decode_tokens_per_s": seen.decode_tokens_per_s if seen else None,
-        "prefill_tokens_per_s": seen.prefill_tokens_per_s if seen else None,
-        "models": sorted(replica.models),
-        "sidecar": replica.source,
-    }
-
-
-def replicas_page(router: Router, feeds: Mapping[str, SidecarFeed], now_s: float) -> dict[str, Any]:
-    """`/replicas`: the table, and what is wrong with the sidecars."""
-    replicas = [*router.fleet.replicas.values(), *router.leaving.values()]
-    reasons = Reasons(router)
-    rows = [replica_row(router, replica, reasons, now_s) for replica in replicas]
-    return {
-        "routing_by": router.odds().line_up.basis,
-        "replicas": rows,
-        "sidecars": [
-            {
-                "url": url,
-                "watched": feed.watching,
-                "problem": feed.problem,
-                "faults": feed.faults,
-            }
-            for url, feed in feeds.items()
-        ],
-    }
+from ullage_router.status import status_page
 
 
 def health_page(router: Router, *, stopping: bool = False) -> tuple[int, dict[str, Any]]:
@@ -95,12 +40,18 @@ def health_page(router: Router, *, stopping: bool = False) -> tuple[int, dict[st
 
 
 def admin_app(
-    router: Router,
+    proxy: Proxy,
     feeds: Mapping[str, SidecarFeed],
     collector: Collector,
     stopping: Callable[[], bool] = lambda: False,
 ) -> web.Application:
     """The admin port of one process."""
+    router = proxy.router
+    began_s = router.now_s()
+
+    async def status(_: web.Request) -> web.Response:
+        uptime_s = router.now_s() - began_s
+        return compact(await status_page(proxy, feeds, uptime_s, stopping=stopping()))
 
     async def replicas(_: web.Request) -> web.Response:
         return json_page(replicas_page(router, feeds, router.now_s()))
@@ -118,23 +69,31 @@ def admin_app(
     async def metrics(_: web.Request) -> web.Response:
         return await metrics_page(collector.collect())
 
-    return pages(replicas, decisions, explain, healthz, metrics)
+    return pages(status, replicas, decisions, explain, healthz, metrics)
 
 
 Page = Callable[[web.Request], Awaitable[web.Response]]
 
 
 def pages(
-    replicas: Page, decisions: Page, explain: Page, healthz: Page, metrics: Page
+    status: Page, replicas: Page, decisions: Page, explain: Page, healthz: Page, metrics: Page
 ) -> web.Application:
     """What operators find at an admin port, whoever answers there."""
     app = web.Application(client_max_size=MOST_BYTES)
+    app.router.add_get("/", html_page)
+    app.router.add_get("/status", status)
     app.router.add_get("/replicas", replicas)
     app.router.add_get("/decisions", decisions)
     app.router.add_post("/explain{path:(/.*)?}", explain)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/metrics", metrics)
     return app
+
+
+def compact(content: Any, status: int = 200) -> web.Response:
+    """A page that programs read, again and again."""
+    body = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
+    return web.Response(body=body, status=status, content_type="application/json")
 
 
 def json_page(content: Any, status: int = 200) -> web.Response:

@@ -102,8 +102,7 @@ def replicas(pages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if known is None:
             rows[key] = dict(row)
             continue
-        counts = {name: known[name] + row[name] for name in ("in_flight", "dispatched")}
-        rows[key] = {**(row if _age(row) < _age(known) else known), **counts}
+        rows[key] = {**(row if _age(row) < _age(known) else known), **_counts(known, row)}
     sidecars: dict[str, dict[str, Any]] = {}
     for sidecar in (sidecar for page in pages for sidecar in page["sidecars"]):
         known = sidecars.setdefault(sidecar["url"], sidecar)
@@ -115,6 +114,24 @@ def replicas(pages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "replicas": [rows[key] for key in sorted(rows, key=str)],
         "sidecars": list(sidecars.values()),
     }
+
+
+def _counts(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of both rows together, as far as there are any."""
+    counts: dict[str, Any] = {
+        name: one[name] + other[name]
+        for name in ("in_flight", "dispatched", "ejections")
+        if name in one
+    }
+    if "failures" in one:  # In `/status`.
+        failures = one["failures"], other["failures"]
+        kinds = {
+            kind: sum(each.get(kind, 0) for each in failures)
+            for kind in {**failures[0], **failures[1]}
+        }
+        pairs = zip(one["first_byte_counts"], other["first_byte_counts"], strict=True)
+        counts |= {"failures": kinds, "first_byte_counts": [sum(pair) for pair in pairs]}
+    return counts
 
 
 def _age(row: Mapping[str, Any]) -> float:

@@ -142,8 +142,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     admin: Annotated[
         str,
         Meta(
-            description="Where operators look, `host:port`: `/replicas`, `/decisions`, `/explain`, "
-            "`/metrics`, `/healthz`. It is not protected: keep it off public networks."
+            description="Where operators look, `host:port`: `/` is a page for people; `/status`, "
+            "`/replicas`, `/decisions`, `/explain`, `/metrics`, `/healthz`. It is not protected: "
+            "keep it off public networks."
         ),
     ] = "127.0.0.1:9401"
     replicas: Annotated[

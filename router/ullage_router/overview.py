@@ -5,6 +5,7 @@ missing.
 """
 
 import asyncio
+import time
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -15,8 +16,8 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from yarl import URL
 
-from ullage_router import aggregate
-from ullage_router.admin import json_page, metrics_page, pages
+from ullage_router import aggregate, aggregate_status
+from ullage_router.admin import compact, json_page, metrics_page, pages
 from ullage_router.http.errors import Refusal
 from ullage_router.workers import Worker, Workers
 
@@ -30,12 +31,32 @@ class Overview:
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
+        self._began_s = time.monotonic()
         self._one_at_a_time = asyncio.Lock()
         """Counts that came late must not take the place of later ones."""
 
     def app(self) -> web.Application:
         """The pages of a single process, over all workers."""
-        return pages(self._replicas, self._decisions, self._explain, self._healthz, self._metrics)
+        return pages(
+            self._status,
+            self._replicas,
+            self._decisions,
+            self._explain,
+            self._healthz,
+            self._metrics,
+        )
+
+    async def _status(self, _: web.Request) -> web.Response:
+        answers, silent = await self._ask("/status")
+        if not answers:
+            return json_page(NO_WORKER.content, NO_WORKER.status)
+        parsed = {worker.number: orjson.loads(page) for worker, page in answers.items()}
+        own = {
+            "uptime_s": round(time.monotonic() - self._began_s, 1),
+            "restarts": self._workers.restarts,
+            "stopping": self._workers.stopping,
+        }
+        return compact(aggregate_status.status(parsed) | own | _who(answers, silent))
 
     async def _replicas(self, _: web.Request) -> web.Response:
         answers, silent = await self._ask("/replicas")

@@ -75,7 +75,7 @@ class Service:
             in_background(loop) for loop in (models.run(), prober.run(), give_back_memory())
         ]
         collector = RouterCollector(self._router, self._proxy, self._feeds)
-        app = admin_app(self._router, self._feeds, collector, lambda: self.stopping)
+        app = admin_app(self._proxy, self._feeds, collector, lambda: self.stopping)
         self._admin = web.AppRunner(
             app, access_log=None, shutdown_timeout=_ADMIN_CLOSE_S, auto_decompress=False
         )

@@ -111,6 +111,13 @@ class WaitingRoom:
         """Bytes of their bodies."""
         return self._line.size_bytes
 
+    @property
+    def oldest_s(self) -> float | None:
+        """How long the one that has waited longest has done so; None: nobody waits."""
+        if not self._line:
+            return None
+        return self._loop.time() - min(ticket.since_s for ticket in self._line)
+
     def retry_after_s(self) -> int:
         """When one that is refused now may hope for room: behind all that wait."""
         return retry_after_s(len(self._line), self._drain.per_s(self._loop.time()))

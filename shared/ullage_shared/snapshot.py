@@ -6,8 +6,8 @@ Rules
 * Within one `boot_id`, `seq` only grows and an older one is dropped. A new `boot_id` is a new
   replica; an unknown one may be any, and what is known of the last one holds.
 * Unknown fields are ignored. A missing one, or one out of range, is an error that names it, and
-  costs only the replica that it concerns. Only `scores` and the speeds may be missing: they came
-  after the others, and an older sidecar does not send them.
+  costs only the replica that it concerns. Only `scores`, the speeds and `parts` may be missing:
+  they came after the others, and an older sidecar does not send them.
 * `null` is unknown: neither idle nor full.
 """
 
@@ -87,6 +87,26 @@ class Scores(TypedDict, total=False):
     long: Ratio | None
 
 
+class Parts(msgspec.Struct, frozen=True):
+    """What a `capacity_score` is made of, for people: why it is low.
+
+        capacity_score = (free + running + waiting) · penalty · warm_up
+
+    but for rounding. The first three are weighted terms; together they are 1 at most.
+    """
+
+    free: Ratio
+    """What the free KV blocks add."""
+    running: Ratio
+    """What the free sequence slots add."""
+    waiting: Ratio
+    """What the empty waiting queue adds."""
+    penalty: Ratio
+    """The factor for a queue (mission S3); 1: none."""
+    warm_up: Ratio
+    """The factor of its state: 0 while it warms up or is not there, less than 1 on the ramp."""
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One replica: one vLLM engine, or one data-parallel rank of it."""
 
@@ -144,6 +164,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     prefill_tokens_per_s: Speed | None = None
     """Uncached prompt tokens computed in a second. A prompt of N such tokens and M tokens of answer
     take N / this + M · `step_s` seconds here, queueing aside."""
+    parts: Parts | None = None
+    """What `capacity_score` is made of, for people: what `free` blocks, `running` slots and the
+    `waiting` queue add, each 0..1, and the factors `penalty` and `warm_up` on their sum; null: some
+    of it is unknown."""
 
 
 def score_for(snapshot: Snapshot, cls: RequestClass) -> float | None:

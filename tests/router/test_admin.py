@@ -1,5 +1,6 @@
 """What operators see: the table of replicas, the record of decisions, health."""
 
+import asyncio
 from random import Random
 
 import aiohttp
@@ -9,7 +10,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry
 
 from snapshots import document, snapshot
-from ullage_router.admin import admin_app, health_page, replica_row, replicas_page
+from ullage_router.admin import admin_app, health_page
+from ullage_router.config import Limits
 from ullage_router.core.ask import Ask
 from ullage_router.core.breaker import Breaker, Condition
 from ullage_router.core.fleet import Fleet, fleet_of, hear, with_breaker
@@ -17,9 +19,11 @@ from ullage_router.core.lineup import Standing
 from ullage_router.core.rules import Rules
 from ullage_router.explain import Reasons, decisions_page
 from ullage_router.feed import SidecarFeed
+from ullage_router.http.proxy import Proxy
 from ullage_router.pace import Pace
+from ullage_router.replicas import replica_row, replicas_page
 from ullage_router.router import Router
-from ullage_shared.snapshot import Snapshot, State
+from ullage_shared.snapshot import Parts, Snapshot, State
 
 A, B, C = (f"http://{name}:8000" for name in "abc")
 SIDECAR = "http://node:9400"
@@ -37,7 +41,16 @@ def row(router: Router, url: str, now_s: float = 10.0) -> dict[str, object]:
 
 def test_a_row_says_what_the_router_knows() -> None:
     router = router_with(
-        snapshot(A, 0.7, id="gpu-01/engine", running=3, waiting=1, age_s=0.25, step_s=0.02)
+        snapshot(
+            A,
+            0.7,
+            id="gpu-01/engine",
+            running=3,
+            waiting=1,
+            age_s=0.25,
+            step_s=0.02,
+            parts=Parts(0.4, 0.2, 0.1, 1.0, 1.0),
+        )
     )
     router.dispatch(router.fleet.replicas[A])
     assert row(router, A, 10.5) == {
@@ -56,6 +69,9 @@ def test_a_row_says_what_the_router_knows() -> None:
         "free_block_ratio": 0.5,
         "running": 3,
         "waiting": 1,
+        "max_num_seqs": 16,
+        "exhaustion_s": None,
+        "parts": {"free": 0.4, "running": 0.2, "waiting": 0.1, "penalty": 1.0, "warm_up": 1.0},
         "step_s": 0.02,
         "decode_tokens_per_s": None,
         "prefill_tokens_per_s": None,
@@ -205,9 +221,10 @@ async def test_the_admin_port_serves_every_page() -> None:
     router.choose(Ask())
     async with aiohttp.ClientSession() as session:
         feeds = {SIDECAR: SidecarFeed(router, session, SIDECAR, Pace())}
-        app = admin_app(router, feeds, CollectorRegistry())
+        proxy = Proxy(router, Limits(), asyncio.get_running_loop(), Random(1), lambda: None)
+        app = admin_app(proxy, feeds, CollectorRegistry())
         async with TestClient(TestServer(app)) as client:
-            for path in ("/replicas", "/decisions", "/healthz"):
+            for path in ("/status", "/replicas", "/decisions", "/healthz"):
                 answer = await client.get(path)
                 assert (answer.status, answer.content_type) == (200, "application/json")
                 assert orjson.loads(await answer.read())
@@ -217,7 +234,9 @@ async def test_the_admin_port_serves_every_page() -> None:
                 {"url": SIDECAR, "watched": False, "problem": "", "faults": []}
             ]
             assert (await client.get("/metrics")).status == 200
+            assert (await client.get("/")).content_type == "text/html"
             assert (await client.get("/nothing")).status == 404
+        proxy.close()
 
 
 def test_an_empty_fleet_is_an_empty_table() -> None:

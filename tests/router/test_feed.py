@@ -12,7 +12,6 @@ from data_plane import eventually
 from scripted_backend import Backend, Call, answering, refusing_url, response
 from sidecar_stand_in import SidecarStandIn
 from snapshots import document, snapshot
-from ullage_router.admin import replicas_page
 from ullage_router.core.ask import Ask
 from ullage_router.core.decide import Why
 from ullage_router.core.fleet import fleet_of
@@ -20,6 +19,7 @@ from ullage_router.core.lineup import Standing, stand
 from ullage_router.core.rules import Rules
 from ullage_router.feed import Poll, SidecarFeed
 from ullage_router.pace import Pace
+from ullage_router.replicas import replicas_page
 from ullage_router.router import Router
 from ullage_shared.snapshot import SCHEMA, State, encode
 

@@ -136,6 +136,17 @@ def test_with_headroom_nobody_waits_and_nothing_is_counted() -> None:
     )
 
 
+def test_how_long_the_first_has_waited_is_told_whoever_stands_before_it() -> None:
+    room = Room()
+    assert room.it.oldest_s is None
+    room.guests(1)
+    room.loop.go_on(0.25)
+    room.guests(1, priority=-1)
+    assert room.it.oldest_s == 0.25
+    room.loop.go_on(2.0 + LOOK_S)
+    assert room.it.oldest_s is None
+
+
 @pytest.mark.parametrize("breathing", [1, 2, 8])
 def test_at_each_look_at_most_one_goes_for_each_replica_that_breathes(breathing: int) -> None:
     room = Room()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ullage_shared.snapshot import (
     SCHEMA,
     Document,
+    Parts,
     RequestClass,
     Snapshot,
     SnapshotError,
@@ -22,6 +23,7 @@ from ullage_shared.snapshot import (
 ratios = st.none() | st.floats(0.0, 1.0)
 counts = st.none() | st.integers(0, 2**53)
 speeds = st.none() | st.floats(1e-9, 1e12)
+shares = st.floats(0.0, 1.0)
 names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
 snapshots = st.builds(
     Snapshot,
@@ -50,6 +52,7 @@ snapshots = st.builds(
     step_s=speeds,
     decode_tokens_per_s=speeds,
     prefill_tokens_per_s=speeds,
+    parts=st.none() | st.builds(Parts, shares, shares, shares, shares, shares),
 )
 SOUND = {
     "id": "n/vllm", "url": "http://x:1", "dp_rank": None, "models": [], "state": "serving",
@@ -99,6 +102,9 @@ def test_unknown_fields_are_ignored():
         ("step_s", "0.02"),
         ("decode_tokens_per_s", -1.0),
         ("prefill_tokens_per_s", 1e13),
+        ("parts", {"free": 1.01, "running": 0.1, "waiting": 0.1, "penalty": 1.0, "warm_up": 1.0}),
+        ("parts", {"free": 0.1, "running": 0.1, "waiting": 0.1, "penalty": -0.1, "warm_up": 1.0}),
+        ("parts", {"free": 0.1}),
     ],
 )
 def test_a_field_out_of_range_is_named_and_costs_only_its_replica(field, value):
@@ -178,6 +184,10 @@ def test_an_older_sidecar_sends_no_speeds_and_they_are_unknown():
     heard = decode(body(SOUND))[0].replicas[0]
     speeds = (heard.step_s, heard.decode_tokens_per_s, heard.prefill_tokens_per_s)
     assert speeds == (None, None, None)
+
+
+def test_an_older_sidecar_sends_no_parts_and_they_are_unknown():
+    assert decode(body(SOUND))[0].replicas[0].parts is None
 
 
 @pytest.mark.parametrize("scores", [{}, {"long": 0.25}, {"long": 0.25, "short": None}])

@@ -43,6 +43,8 @@ class Site:
     replicas: list[Backend]
     admin: str
     session: aiohttp.ClientSession
+    server: TestServer
+    """Of the admin port."""
     _heard: int = field(default=1, init=False)
 
     @property
@@ -138,10 +140,10 @@ async def site(
         )
         plane.proxy.configure(Config(name_why=True, queue=QueuePolicy(max_requests=0)))
         plane.router.now_s = clock = Clock(START_S)
-        server = TestServer(admin_app(plane.router, {}, CollectorRegistry()))
+        server = TestServer(admin_app(plane.proxy, {}, CollectorRegistry()))
         await stack.enter_async_context(server)
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        it = Site(plane, clock, backends, str(server.make_url("")).rstrip("/"), session)
+        it = Site(plane, clock, backends, str(server.make_url("")).rstrip("/"), session, server)
         if scores is not None:
             it.hear(*scores)
         yield it

@@ -24,6 +24,7 @@ relative error of √(1 / (2 r RATE_S)).
 from collections import OrderedDict
 from collections.abc import Sequence
 from enum import Enum, auto
+from itertools import islice
 from math import ceil, exp, inf
 from typing import Final
 
@@ -34,6 +35,8 @@ _MOST_HOMES: Final = 1e6
 _MOST_NEW: Final = 10
 _FIRST, _LAST = 2, 8
 _SHARED: Final = 2
+_LOOKED_AT: Final = 4096
+"""Keys looked at for hot ones. A hot key is among those used last."""
 
 
 class Placed(msgspec.Struct, gc=False):
@@ -128,6 +131,15 @@ class Memory:
             table[new[-1]].leaf = True
             while len(table) > self.max_keys:
                 table.popitem(last=False)
+
+    def hot(self, hot_per_s: float, now_s: float) -> list[tuple[int, Placed]]:
+        """The keys that need several homes now, those that come most often first.
+
+        Of the latest `_LOOKED_AT` in use: a look at all would hold up requests.
+        """
+        latest = islice(reversed(self._placed.items()), _LOOKED_AT)
+        hot = [each for each in latest if homes_for(each[1], hot_per_s, now_s) > 1]
+        return sorted(hot, key=lambda each: -each[1].counted(now_s))
 
     def _count(self, keys: Sequence[int], now_s: float) -> None:
         """One more of the known key, and of the shortest two: those that many may share."""

@@ -20,7 +20,7 @@ from ullage_sidecar.core import depletion, penalty, smoothing
 from ullage_sidecar.core.engine import Engine
 from ullage_sidecar.core.life import is_silent, is_unheard_since_woken, judge
 from ullage_sidecar.core.reading import SCRAPE
-from ullage_sidecar.core.score import ScoreTerms, score, terms
+from ullage_sidecar.core.score import ScoreTerms, score, terms, weighted
 from ullage_sidecar.core.settings import Settings
 
 
@@ -58,6 +58,8 @@ class Assessment:
     """0..1 for every class; empty: unknown."""
     levels: Levels
     terms: ScoreTerms | None
+    added: ScoreTerms | None
+    """What each term adds to the mixed class's score, before penalty and factor."""
     penalty: float | None
     warm_up: float
     """The factor of its state, 0..1."""
@@ -96,6 +98,7 @@ def assess(engine: Engine, settings: Settings, now_s: float) -> Assessment:
         capacities=capacities,
         levels=levels,
         terms=room,
+        added=None if room is None else weighted(room, settings.score.weights(RequestClass.MIXED)),
         penalty=queue,
         warm_up=life.factor,
         silent=silent,

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from ullage_shared.snapshot import RequestClass, Scores, Snapshot
+from ullage_shared.snapshot import Parts, RequestClass, Scores, Snapshot
 from ullage_sidecar.core.assess import Assessment
 from ullage_sidecar.core.engine import Engine
 
@@ -74,6 +74,7 @@ def render(engine: Engine, judged: Assessment, *, node: str, url: str, wall_s: f
         step_s=learned.step_s,
         decode_tokens_per_s=learned.decode_tokens_per_s,
         prefill_tokens_per_s=learned.prefill_tokens_per_s,
+        parts=_parts(judged),
     )
 
 
@@ -103,6 +104,14 @@ def _scores(capacities: Mapping[RequestClass, float]) -> Scores:
         "short": _ratio(capacities[RequestClass.SHORT]),
         "long": _ratio(capacities[RequestClass.LONG]),
     }
+
+
+def _parts(judged: Assessment) -> Parts | None:
+    added, penalty = judged.added, judged.penalty
+    if added is None or penalty is None:
+        return None
+    factors = (added.free, added.running, added.waiting, penalty, judged.warm_up)
+    return Parts(*(round(min(1.0, max(0.0, factor)), DIGITS) for factor in factors))
 
 
 def _ratio(value: float | None) -> float | None:

@@ -131,10 +131,16 @@ def terms(
 
 def score(of: ScoreTerms, weights: Weights) -> float:
     """The weighted sum, 0..1."""
-    return _clamp(
-        weights.free_weight * of.free
-        + weights.running_weight * of.running
-        + weights.waiting_weight * of.waiting
+    added = weighted(of, weights)
+    return _clamp(added.free + added.running + added.waiting)
+
+
+def weighted(of: ScoreTerms, weights: Weights) -> ScoreTerms:
+    """What each term adds to the score, 0..1."""
+    return ScoreTerms(
+        free=weights.free_weight * of.free,
+        running=weights.running_weight * of.running,
+        waiting=weights.waiting_weight * of.waiting,
     )
 
 

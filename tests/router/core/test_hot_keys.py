@@ -108,6 +108,27 @@ def test_a_hot_key_that_cools_down_is_at_its_first_home_again() -> None:
     assert {decision.why for decision in cool} == {Why.AFFINITY}
 
 
+def test_hot_keys_are_told_the_hottest_first_and_only_while_they_are() -> None:
+    memory = Memory(10_000)
+    for key, times in ((1, 300), (2, 500), (3, 250)):
+        for _ in range(times):
+            memory.keep((key,), memory.find((key,)), A, Move.STAY, 0.0)
+    assert [(key, placed.home) for key, placed in memory.hot(HOT_PER_S, 0.0)] == [(2, A), (1, A)]
+    assert [key for key, _ in memory.hot(HOT_PER_S, RATE_S * 0.5)] == [2]
+    assert memory.hot(HOT_PER_S, RATE_S) == []
+
+
+def test_a_hot_key_is_found_behind_4095_others_and_no_further() -> None:
+    """A look at all that is remembered would hold up requests."""
+    memory = Memory(10_000)
+    for _ in range(300):
+        memory.keep((1,), memory.find((1,)), A, Move.STAY, 0.0)
+    flood(memory, 4095)
+    assert [key for key, _ in memory.hot(HOT_PER_S, 0.0)] == [1]
+    flood(memory, 1, from_key=5_000)
+    assert memory.hot(HOT_PER_S, 0.0) == []
+
+
 def test_while_a_system_prompt_is_hot_each_conversation_keeps_its_home() -> None:
     rules = Rules(choose=PATIENT, affinity=AffinityPolicy(hot_per_s=10.0))
     asked, rng = Asked(rules), Random(2)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from ullage_shared.snapshot import State
+from ullage_shared.snapshot import Parts, State
 from ullage_sidecar.core.assess import assess
 from ullage_sidecar.core.engine import Engine
 from ullage_sidecar.core.fold import fold
@@ -61,6 +61,33 @@ def test_the_scores_of_the_other_classes_are_published_beside_the_capacity_score
         "short": round(0.3 * 0.1 + 0.5 * 0.75 + 0.2, 4),
         "long": round(0.65 * 0.1 + 0.15 * 0.75 + 0.2, 4),
     }
+
+
+@pytest.mark.parametrize(
+    ("waiting", "parts"),
+    [
+        (0, Parts(0.05, 0.225, 0.2, 1.0, 1.0)),
+        (1, Parts(0.05, 0.225, 0.18, 1.0, 1.0)),
+        (4, Parts(0.05, 0.225, 0.12, 0.2, 1.0)),
+        (2000, Parts(0.05, 0.225, 0.0, 0.2, 1.0)),
+    ],
+)
+def test_what_the_score_is_made_of_is_published_and_its_product_is_the_score(waiting, parts):
+    snapshot = rendered(engine_after(HELLO, STEP._replace(kv_usage=0.9, waiting=waiting)))
+    assert snapshot.parts == parts
+    added = parts.free + parts.running + parts.waiting
+    assert snapshot.capacity_score == pytest.approx(added * parts.penalty, abs=1e-4)
+
+
+def test_a_server_that_warms_up_shows_the_room_that_it_may_not_offer_yet():
+    warming = rendered(engine_after(replace(HELLO, started_s=T - 10.0), STEP))
+    assert warming.parts == Parts(0.375, 0.225, 0.18, 1.0, 0.0)
+    assert warming.capacity_score == 0.0
+
+
+@pytest.mark.parametrize("unknown", ["kv_usage", "running", "waiting"])
+def test_of_a_score_that_is_unknown_no_parts_are_published(unknown):
+    assert rendered(engine_after(HELLO, STEP._replace(**{unknown: None}))).parts is None
 
 
 def test_a_server_that_warms_up_has_no_headroom_in_any_class():
