@@ -23,6 +23,7 @@ from pathlib import Path
 COMMANDS = {
     "haproxy": "haproxy",
     "nginx": "nginx",
+    "promtool": "prometheus",
     "wrk": "wrk",
 }
 """Command → the Debian package that brings it."""

@@ -297,12 +297,15 @@ class Router:
     ) -> tuple[Hold, Tally]:
         """A request goes to `replica` now: count it there until the hold is released.
 
-        `uncached`: of its prompt's tokens, those that are to be computed. `unseen_ttft_s`: in how
-        many seconds its first token is expected, if nobody will see it.
+        `uncached`: of its prompt's tokens, those that are to be computed; 0: nobody expects any.
+        `unseen_ttft_s`: in how many seconds its first token is expected, if nobody will see it.
         """
         key = replica.key
         tally = self.tallies.get(key) or self.tally(replica)
         tally.dispatched += 1
+        tally.prompt_tokens += prompt_tokens
+        if 0 < uncached < prompt_tokens:
+            tally.cached_tokens += prompt_tokens - uncached
         share = share_of(replica.snapshot, prompt_tokens)
         hold = self.in_flight.hold(key, share, uncached)
         if unseen_ttft_s is not None:
