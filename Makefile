@@ -53,8 +53,9 @@ lint: env ## style, types, and the walls between the packages
 	$(BIN)/mypy
 	$(BIN)/lint-imports > .build/walls.log || { cat .build/walls.log; exit 1; }
 
-docs: env ## write the README's tables anew from the code
+docs: env ## write the README's tables and Grafana's dashboard anew from the code
 	$(BIN)/python tests/docs/tables.py --write README.md
+	PYTHONPATH=deploy $(BIN)/python -m grafana --write deploy/grafana/ullage.json
 
 bench-ask: env ## what it costs to find what a request asks for, by its body's size
 	$(BIN)/python tests/bench/bench_ask.py

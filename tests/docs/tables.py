@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from exposed import router_families, sidecar_families
 from prometheus_client import Metric
 
 import ullage_router.config
 import ullage_sidecar.config
+from exposed import router_families, sidecar_families
 from ullage_router.core.decide import Why
 from ullage_shared.config import keys
 from ullage_shared.snapshot import Snapshot
