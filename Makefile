@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs fuzz env env-tune env-vllm system bench-ask bench-decide bench-fresh bench-live bench-proxy bench-push bench-record bench-sidecar bench-speeds bench-vllm conformance lab long soak versions clean
+.PHONY: help demo test check lint docs fuzz env env-tune env-vllm system bench-ask bench-decide bench-fresh bench-live bench-proxy bench-push bench-record bench-sidecar bench-speeds bench-vllm conformance lab long observability soak versions clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -33,7 +33,7 @@ demo: env env-vllm ## two real vLLM servers, a sidecar, a router, real requests 
 test: lint env-tune system ## every test but the long ones (under 20 minutes)
 	@failed=0; \
 	$(BIN)/pytest -m "not vllm and not slow and not long" -n 2 || failed=1; \
-	$(BIN)/pytest -m "not vllm and slow and not alone" -n 2 || failed=1; \
+	$(BIN)/pytest -m "not vllm and slow and not alone" -n 2 --dist loadgroup || failed=1; \
 	$(BIN)/pytest -m "alone" || failed=1; \
 	$(BIN)/pytest -m "vllm and not long" -n 2 --dist loadfile --durations=20 || failed=1; \
 	exit $$failed
@@ -47,14 +47,18 @@ long: env env-vllm ## real vLLM at half speed is told apart; ranks that restart 
 check: lint ## the quick tests (under a minute)
 	$(BIN)/pytest -m "not vllm and not slow and not long" -n 2
 
+observability: env system ## alerts, dashboard and pages, with a real Prometheus (2 minutes)
+	$(BIN)/pytest tests/deploy $(wildcard tests/router/test_status_page.py) -n 2 --dist loadgroup
+
 lint: env ## style, types, and the walls between the packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports > .build/walls.log || { cat .build/walls.log; exit 1; }
 
-docs: env ## write the README's tables anew from the code
+docs: env ## write the README's tables and Grafana's dashboard anew from the code
 	$(BIN)/python tests/docs/tables.py --write README.md
+	PYTHONPATH=deploy $(BIN)/python -m grafana --write deploy/grafana/ullage.json
 
 bench-ask: env ## what it costs to find what a request asks for, by its body's size
 	$(BIN)/python tests/bench/bench_ask.py

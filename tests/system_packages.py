@@ -24,6 +24,7 @@ COMMANDS = {
     "chromium": "chromium",
     "haproxy": "haproxy",
     "nginx": "nginx",
+    "promtool": "prometheus",
     "wrk": "wrk",
 }
 """Command → the Debian package that brings it."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from ullage_router.metrics import LARGEST
+from ullage_router.families import LARGEST
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
 """A sample's name and labels."""

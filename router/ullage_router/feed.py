@@ -55,6 +55,8 @@ class Poll(StrEnum):
     """It sent no snapshot document."""
 
 
+_SPOKEN: Final = (Poll.NEW, Poll.UNCHANGED)
+
 Look = tuple[Poll, str]
 """How it ended, and what is wrong; empty: nothing."""
 
@@ -73,6 +75,10 @@ class SidecarFeed:
         """Why the latest look failed; empty: it did not."""
         self.looked = asyncio.Event()
         """Has the first look ended, well or not?"""
+        self.failing = False
+        """Has the latest look failed?"""
+        self.heard_s: float | None = None
+        """When it last spoke, by the router's clock; None: never."""
         self.watching = False
         """Does it push what changes? Else it is asked."""
         self._router = router
@@ -206,6 +212,9 @@ class SidecarFeed:
         result, problem = look
         self.polls[result] += 1
         self.problem = problem
+        self.failing = result not in _SPOKEN
+        if not self.failing:
+            self.heard_s = self._router.now_s()
         if problem and not self._told and self._seldom.allows(asyncio.get_running_loop().time()):
             self._told = True
             _log.warning(line("sidecar_problem", sidecar=self._sidecar, why=problem))

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from ullage_router.core.affinity import Memory
+from ullage_router.core.affinity import Memory, Placed
 from ullage_router.core.ask import Ask
 from ullage_router.core.breaker import (
     CLOSED,
@@ -262,6 +262,15 @@ class Router:
         known = self.memory.find(need.keys)
         return 0 if known is None else known.level + 1
 
+    def hot_keys(self) -> list[tuple[int, Placed]]:
+        """Keys that come so often that several replicas share them, the hottest first.
+
+        By `least_wait` no key is: who else knows a beginning is weighed at each request.
+        """
+        if self._rules.choose.way is _LEAST_WAIT:
+            return []
+        return self.memory.hot(self._rules.hot_per_s, self.now_s())
+
     @property
     def keys_remembered(self) -> int:
         """How many cache keys have replicas that are remembered."""
@@ -297,12 +306,15 @@ class Router:
     ) -> tuple[Hold, Tally]:
         """A request goes to `replica` now: count it there until the hold is released.
 
-        `uncached`: of its prompt's tokens, those that are to be computed. `unseen_ttft_s`: in how
-        many seconds its first token is expected, if nobody will see it.
+        `uncached`: of its prompt's tokens, those that are to be computed; 0: nobody expects any.
+        `unseen_ttft_s`: in how many seconds its first token is expected, if nobody will see it.
         """
         key = replica.key
         tally = self.tallies.get(key) or self.tally(replica)
         tally.dispatched += 1
+        tally.prompt_tokens += prompt_tokens
+        if 0 < uncached < prompt_tokens:
+            tally.cached_tokens += prompt_tokens - uncached
         share = share_of(replica.snapshot, prompt_tokens)
         hold = self.in_flight.hold(key, share, uncached)
         if unseen_ttft_s is not None:

@@ -25,8 +25,9 @@ from ullage_router.config import Config, rules
 from ullage_router.core.fleet import fleet_of, relist
 from ullage_router.feed import Feeds
 from ullage_router.http.proxy import Proxy
+from ullage_router.lateness import watch_lateness
 from ullage_router.memory import give_back_memory
-from ullage_router.metrics import RouterCollector
+from ullage_router.metrics import registry
 from ullage_router.models import Models
 from ullage_router.probe import Prober
 from ullage_router.reload import changes, renewed
@@ -71,11 +72,12 @@ class Service:
         self._proxy.configure(config)
         self._feeds.apply(_normal(config.sidecars), config.poll_interval_s)
         prober = Prober(session, self._router.probes_due, self._router.probed)
+        late = watch_lateness(self._proxy.late_s)
         self._loops = [
-            in_background(loop) for loop in (models.run(), prober.run(), give_back_memory())
+            in_background(loop) for loop in (models.run(), prober.run(), give_back_memory(), late)
         ]
-        collector = RouterCollector(self._router, self._proxy, self._feeds)
-        app = admin_app(self._proxy, self._feeds, collector, lambda: self.stopping)
+        shown = registry(self._router, self._proxy, self._feeds)
+        app = admin_app(self._proxy, self._feeds, shown, lambda: self.stopping)
         self._admin = web.AppRunner(
             app, access_log=None, shutdown_timeout=_ADMIN_CLOSE_S, auto_decompress=False
         )

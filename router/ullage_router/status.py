@@ -17,7 +17,6 @@ from typing import Any, Final
 from ullage_router.core.affinity import homes_for
 from ullage_router.core.decide import Why
 from ullage_router.core.lineup import Standing
-from ullage_router.core.policy import Way
 from ullage_router.explain import Reasons
 from ullage_router.feed import SidecarFeed
 from ullage_router.http.errors import NoRoom
@@ -114,15 +113,10 @@ def _counted(tally: Tally) -> dict[str, Any]:
 
 
 def hot_keys(router: Router) -> list[dict[str, Any]]:
-    """Keys that come so often that several replicas share them, the hottest first.
-
-    By `least_wait` no key is: who else knows a beginning is weighed at each request.
-    """
+    """As `Router.hot_keys`, each with where it is at home."""
     now_s, rules, there = router.now_s(), router.rules, len(router.fleet.replicas)
-    if rules.choose.way is Way.LEAST_WAIT:
-        return []
     rows = []
-    for key, placed in router.memory.hot(rules.hot_per_s, now_s)[:MOST_HOT]:
+    for key, placed in router.hot_keys()[:MOST_HOT]:
         home = router.fleet.replicas.get(placed.home)
         rows.append(
             {

@@ -51,6 +51,7 @@ class Tally:
     """One replica's counts since the router started, or since the replica joined."""
 
     __slots__ = (
+        "cached_tokens",
         "chunks",
         "client_gone",
         "cut",
@@ -59,6 +60,7 @@ class Tally:
         "ejections",
         "failures",
         "first_byte_s",
+        "prompt_tokens",
         "response_bytes",
         "responses",
         "score",
@@ -67,6 +69,10 @@ class Tally:
     def __init__(self) -> None:
         self.dispatched = 0
         """Requests sent there, second tries included."""
+        self.prompt_tokens = 0
+        """Estimated tokens of their prompts."""
+        self.cached_tokens = 0
+        """Of these, those that were expected in its KV cache."""
         self.responses: Counter[int] = Counter()
         """Whole responses by status."""
         self.failures: Counter[str] = Counter()

@@ -10,11 +10,12 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from ullage_shared.snapshot import State
+from ullage_shared.snapshot import RequestClass, State
 from ullage_sidecar.core.assess import Assessment
 from ullage_sidecar.core.engine import Engine
 from ullage_sidecar.core.reading import PLUGIN, SCRAPE
-from ullage_sidecar.core.render import free_blocks, label, source_of
+from ullage_sidecar.core.render import free_blocks, identity, label, source_of
+from ullage_sidecar.core.score import ScoreSettings, ScoreTerms, Weights
 
 PREFIX: Final = "ullage_sidecar_"
 
@@ -107,6 +108,11 @@ GAUGES: Final[Sequence[Row]] = (
         "Uncached prompt tokens computed in a second, as learned.",
         lambda e, _: e.speeds.learned.prefill_tokens_per_s,
     ),
+    (
+        "drained",
+        "1 while its operator has taken it out of service.",
+        lambda e, _: float(e.drain is not None),
+    ),
     ("senders", "API processes that speak for the engine.", lambda e, _: len(e.senders)),
 )
 
@@ -130,9 +136,22 @@ COUNTERS: Final[Sequence[Row]] = (
 )
 
 
-def families(engines: Sequence[Judged], now_s: float) -> Iterator[Metric]:
-    """Everything about these engines, judged at `now_s`."""
+TERMS: Final[Sequence[tuple[str, Callable[[ScoreTerms], float], Callable[[Weights], float]]]] = (
+    ("free", lambda terms: terms.free, lambda weights: weights.free_weight),
+    ("running", lambda terms: terms.running, lambda weights: weights.running_weight),
+    ("waiting", lambda terms: terms.waiting, lambda weights: weights.waiting_weight),
+)
+"""The score's terms: their names, the room each leaves, and what it weighs."""
+
+
+def families(
+    engines: Sequence[Judged], now_s: float, node: str, score: ScoreSettings
+) -> Iterator[Metric]:
+    """Everything about these engines of a node, judged at `now_s` by `score`."""
     yield from _per_engine(engines)
+    yield _parts(engines, score)
+    yield _weights(score)
+    yield _names(engines, node)
     yield _capacities(engines)
     yield _states(engines)
     yield _sources(engines)
@@ -172,6 +191,45 @@ def _per_engine(engines: Sequence[Judged]) -> Iterator[Metric]:
             (label(engine),), sum(sender.dropped for sender in engine.senders.values())
         )
     yield dropped
+
+
+def _parts(engines: Sequence[Judged], score: ScoreSettings) -> Metric:
+    family = GaugeMetricFamily(
+        f"{PREFIX}score_part",
+        "What a term adds to the score of a mixed request: its room times its weight. The sum, "
+        "times penalty and warm-up factor, is the capacity score.",
+        labels=("engine", "term"),
+    )
+    weights = score.weights(RequestClass.MIXED)
+    for engine, judged in engines:
+        if judged.terms is not None:
+            for term, room, weight in TERMS:
+                value = room(judged.terms) * weight(weights)
+                family.add_metric((label(engine), term), value)
+    return family
+
+
+def _weights(score: ScoreSettings) -> Metric:
+    family = GaugeMetricFamily(
+        f"{PREFIX}score_weight",
+        "What a term weighs in the score of a class of request, as configured.",
+        labels=("class", "term"),
+    )
+    for cls in RequestClass:
+        for term, _, weight in TERMS:
+            family.add_metric((cls.value, term), weight(score.weights(cls)))
+    return family
+
+
+def _names(engines: Sequence[Judged], node: str) -> Metric:
+    family = GaugeMetricFamily(
+        f"{PREFIX}replica_info",
+        "Always 1; what snapshots and routers call the engine.",
+        labels=("engine", "replica"),
+    )
+    for engine, _ in engines:
+        family.add_metric((label(engine), identity(engine, node)), 1)
+    return family
 
 
 def _capacities(engines: Sequence[Judged]) -> Metric:

@@ -45,7 +45,8 @@ class NodeCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Judge every engine now, and tell."""
         now_s = self._clock()
-        yield from families(list(self._node.assessed(now_s)), now_s)
+        config = self._node.config
+        yield from families(list(self._node.assessed(now_s)), now_s, config.node, config.score)
         yield from self._own()
 
     def _own(self) -> Iterator[Metric]:

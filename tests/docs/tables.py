@@ -5,12 +5,9 @@ Usage: tables.py --write README.md
 
 import argparse
 import ast
-import asyncio
 import inspect
-import random
 import re
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -21,18 +18,10 @@ from prometheus_client import Metric
 
 import ullage_router.config
 import ullage_sidecar.config
+from exposed import router_families, sidecar_families
 from ullage_router.core.decide import Why
-from ullage_router.core.fleet import Fleet
-from ullage_router.core.rules import Rules
-from ullage_router.http.proxy import Proxy
-from ullage_router.metrics import RouterCollector
-from ullage_router.overview import own_metrics
-from ullage_router.router import Router
 from ullage_shared.config import keys
 from ullage_shared.snapshot import Snapshot
-from ullage_sidecar.endpoints import Served
-from ullage_sidecar.metrics import NodeCollector
-from ullage_sidecar.node import Node
 
 _MARK: Final = re.compile(r"<!-- table: (?P<name>[a-z ]+) -->\n.*?<!-- end -->", re.DOTALL)
 
@@ -67,26 +56,6 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(
         f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines
     )
-
-
-def _router_metrics() -> str:
-    async def table() -> str:
-        router = Router(Fleet(), Rules(), random.Random(0))
-        limits = ullage_router.config.Limits()
-        loop = asyncio.get_running_loop()
-        proxy = Proxy(router, limits, loop, random.Random(0), lambda: None)
-        try:
-            collector = RouterCollector(router, proxy, {})
-            return metric_table([*collector.collect(), *own_metrics(0, 0, 0)])
-        finally:
-            proxy.close()
-
-    return asyncio.run(table())
-
-
-def _sidecar_metrics() -> str:
-    node = Node(ullage_sidecar.config.Config(node="any"), 0.0)
-    return metric_table(NodeCollector(node, Served(), "0", time.monotonic).collect())
 
 
 def _sidecar_keys() -> str:
@@ -131,8 +100,8 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "reasons": _reasons,
     "sidecar keys": _sidecar_keys,
     "snapshot": _snapshot,
-    "router metrics": _router_metrics,
-    "sidecar metrics": _sidecar_metrics,
+    "router metrics": lambda: metric_table(router_families()),
+    "sidecar metrics": lambda: metric_table(sidecar_families()),
 }
 
 

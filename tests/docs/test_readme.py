@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-import tables
 
+import tables
 import ullage_router.__main__
 import ullage_sidecar.__main__
 import ullage_sidecar.config

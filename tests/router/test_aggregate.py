@@ -20,7 +20,7 @@ from ullage_router.aggregate import (
     total,
 )
 from ullage_router.exposition import exposition
-from ullage_router.metrics import HELP, LARGEST
+from ullage_router.families import HELP, LARGEST
 
 P = "ullage_router_"
 
@@ -70,7 +70,15 @@ def test_of_gauges_each_has_a_part_or_all_have_a_view() -> None:
 
 
 def test_only_metrics_that_exist_are_declared_to_be_views() -> None:
-    assert {P + name for name in HELP} >= LARGEST
+    of_the_process = {"process_start_time_seconds"}
+    assert {P + name for name in HELP} | of_the_process >= LARGEST
+
+
+def test_of_workers_started_at_different_times_the_latest_start_counts() -> None:
+    """The sum of two would lie in a far future."""
+    name = "process_start_time_seconds"
+    workers = [{name: Family("gauge", "", {(name, ()): at})} for at in (1_000.0, 2_000.0)]
+    assert merge(workers)[name].samples == {(name, ()): 2_000.0}
 
 
 def test_a_worker_that_has_ended_leaves_its_counts_and_no_gauge() -> None:

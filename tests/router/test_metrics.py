@@ -3,13 +3,10 @@ import math
 from random import Random
 
 import aiohttp
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.parser import text_string_to_metric_families
 
 from data_plane import Plane, data_plane, eventually
 from raw_client import request
+from router_metrics import scrape, value
 from scripted_backend import LAST_CHUNK, Backend, Call, chunk, chunked_head, response
 from snapshots import document, fleet_with, snapshot
 from ullage_router.config import Limits
@@ -17,36 +14,12 @@ from ullage_router.core.decide import Why
 from ullage_router.core.fleet import fleet_of, hear
 from ullage_router.core.lineup import Standing
 from ullage_router.core.rules import Rules
+from ullage_router.families import HELP
 from ullage_router.feed import Poll, SidecarFeed
-from ullage_router.http.proxy import Proxy
-from ullage_router.metrics import HELP, RouterCollector
 from ullage_router.pace import Pace
 from ullage_router.router import Router
 
 SIDECAR = "http://node:9400"
-
-
-def scrape(
-    router: Router, proxy: Proxy, feeds: dict[str, SidecarFeed] | None = None
-) -> dict[str, Metric]:
-    """What Prometheus would read, by name behind the prefix."""
-    registry = CollectorRegistry()
-    registry.register(RouterCollector(router, proxy, feeds or {}))
-    text = generate_latest(registry).decode()
-    families = list(text_string_to_metric_families(text))
-    assert all(family.name.startswith("ullage_router_") for family in families)
-    series = [(s.name, tuple(s.labels.items())) for f in families for s in f.samples]
-    assert len(series) == len(set(series)), "a series appears twice"
-    return {family.name.removeprefix("ullage_router_"): family for family in families}
-
-
-def value(metrics: dict[str, Metric], name: str, **labels: str) -> float | None:
-    """One sample; None: there is none."""
-    for family in metrics.values():
-        for sample in family.samples:
-            if sample.name == f"ullage_router_{name}" and sample.labels == labels:
-                return sample.value
-    return None
 
 
 async def test_every_metric_of_the_list_is_there_with_its_help() -> None:

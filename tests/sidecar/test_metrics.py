@@ -74,6 +74,40 @@ def test_gauges_of_a_known_engine():
     assert SAMPLES["last_sign_age_seconds", "vllm"] == 1.0
 
 
+def test_what_each_term_adds_makes_the_score_with_the_factors():
+    parts = {term: SAMPLES["score_part", "vllm", term] for term in ("free", "running", "waiting")}
+    assert parts == pytest.approx({"free": 0.375, "running": 0.225, "waiting": 0.14})
+    _, samples = scraped(started_s=T - 500.0)
+    factors = samples["penalty_factor", "vllm"] * samples["warm_up_factor", "vllm"]
+    added = sum(samples["score_part", "vllm", term] for term in parts)
+    assert added * factors == pytest.approx(samples["capacity_score", "vllm"])
+
+
+def test_the_weights_are_told_as_configured():
+    by_class = {
+        cls: [SAMPLES["score_weight", cls, term] for term in ("free", "running", "waiting")]
+        for cls in RequestClass
+    }
+    assert by_class == {
+        RequestClass.SHORT: [0.3, 0.5, 0.2],
+        RequestClass.MIXED: [0.5, 0.3, 0.2],
+        RequestClass.LONG: [0.65, 0.15, 0.2],
+    }
+
+
+def test_an_engine_is_named_as_routers_name_it():
+    assert SAMPLES["replica_info", "vllm", "n/vllm"] == 1.0
+    assert SAMPLES["replica_info", "mute", "n/mute"] == 1.0
+
+
+def test_a_drained_engine_is_told_apart_from_one_that_is_down():
+    node = Node(CONFIG, T - 10.0)
+    node.drain("mute", T)
+    text = metrics(registry(node, Served(), "9.9", lambda: T)).body.decode()
+    assert 'ullage_sidecar_drained{engine="mute"} 1.0' in text
+    assert 'ullage_sidecar_drained{engine="vllm"} 0.0' in text
+
+
 def test_speeds_are_told_once_they_are_learned():
     speeds = ("step_seconds", "decode_tokens_per_second", "prefill_tokens_per_second")
     assert not {name for name, *_ in SAMPLES} & set(speeds)

@@ -9,6 +9,25 @@ import orjson
 
 from ullage_router.http.message import Header, whole_response
 
+CODES: Final = (
+    "bad_request",
+    "body_timeout",
+    "body_too_large",
+    "head_timeout",
+    "headers_too_large",
+    "invalid_priority",
+    "method_not_allowed",
+    "no_capacity",
+    "no_replica",
+    "not_implemented",
+    "replica_failed",
+    "replica_timeout",
+    "router_overloaded",
+    "router_stopping",
+    "too_many_headers",
+)
+"""Every `code` that clients may see."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

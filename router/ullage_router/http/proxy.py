@@ -18,7 +18,9 @@ from ullage_router.http.listener import Listener
 from ullage_router.http.message import NOTED
 from ullage_router.http.pool import Pool
 from ullage_router.http.turns import Turns
+from ullage_router.lateness import BOUNDS
 from ullage_router.router import Router
+from ullage_router.tally import Histogram
 from ullage_router.waiting import WaitingRoom
 from ullage_shared.address import Address
 from ullage_shared.log import Seldom, line
@@ -57,6 +59,8 @@ class Proxy:
         self.turns = Turns(loop)
         self.name_replica = True
         self.name_why = False
+        self.late_s = Histogram(BOUNDS)
+        """How late the event loop was, each time that somebody looked."""
         self.handshakes_failed = 0
         """Connections that ended before TLS's handshake did."""
         self.stopping = False
