@@ -1,6 +1,7 @@
 """The router's configuration: what each key is, its unit, its default, what more of it costs."""
 
 import os
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import msgspec
@@ -194,8 +195,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls: Tls = Tls()
 
 
-def at_odds(config: Config) -> str | None:
-    """Which keys do not go together, and what was wanted; None: they all do."""
+def at_odds(config: Config) -> Iterator[str]:
+    """Which keys do not go together, and what was wanted."""
     choose = config.choose
     for key, value, relation, other, bound, holds in (
         (
@@ -224,8 +225,7 @@ def at_odds(config: Config) -> str | None:
         ),
     ):
         if not holds:
-            return f"{key} = {value}: wanted {relation} {other} = {bound}"
-    return None
+            yield f"{key} = {value}: wanted {relation} {other} = {bound}"
 
 
 def rules(config: Config) -> Rules:

@@ -32,17 +32,17 @@ def main(words: Sequence[str]) -> int:
     """Serve, as the command line wants it. Returns the exit status."""
     arguments = parser().parse_args(words)
     if arguments.worker is not None:
-        log.configure(arguments.log_level, worker=arguments.worker.number)
+        log.configure(arguments.log_level, arguments.log_format, worker=arguments.worker.number)
         return uvloop.run(work(arguments.worker))
-    log.configure(arguments.log_level)
     try:
         config = configure(arguments)
+        log.configure(arguments.log_level, arguments.log_format)
         workers = worker_count(config)
         if workers > 1:
             return uvloop.run(supervise(config, workers, words, lambda: configure(arguments)))
         return uvloop.run(serve(arguments, config))
     except ConfigError as error:
-        sys.stderr.write(f"ullage-router: {error}\n")
+        sys.stderr.writelines(f"ullage-router: {fault}\n" for fault in error.faults)
         return 2
 
 

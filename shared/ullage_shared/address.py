@@ -3,14 +3,24 @@
 An IPv6 address stands in brackets, as in a URL: `[::1]:9400`.
 """
 
+import re
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 _USUAL_PORTS: Final = {"http": 80, "https": 443}
+_USER: Final = re.compile(r"//.*@", re.DOTALL)
+
+
+def without_password(text: str) -> str:
+    """Hide what stands for a user before a host, as in `http://user:password@host`."""
+    return _USER.sub("//…@", text)
 
 
 class AddressError(ValueError):
-    """The operator's fault. The message says what was wanted."""
+    """The operator's fault. The message says what was wanted, and no password."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(without_password(message))
 
 
 class Address(NamedTuple):

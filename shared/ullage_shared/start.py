@@ -26,9 +26,7 @@ def run(command: str, extra: str, module: str, words: Sequence[str]) -> int:
         name = error.name or str(error)
         if name.startswith(_OURS):  # A fault of ours, and no missing package.
             raise
-        sys.stderr.write(
-            f'{command}: {name} is not installed: pip install "{_OURS}[{extra}]"\n'
-        )
+        sys.stderr.write(f'{command}: {name} is not installed: pip install "{_OURS}[{extra}]"\n')
         return MISSING
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -7,6 +7,7 @@ import pytest
 import tables
 
 import ullage_router.__main__
+import ullage_router.cli
 import ullage_sidecar.__main__
 import ullage_sidecar.config
 
@@ -57,7 +58,7 @@ def test_every_configuration_in_the_readme_is_accepted(tmp_path):
         file = tmp_path / f"{command}.toml"
         file.write_text(text)
         if command == "router":
-            arguments = ullage_router.__main__.parser().parse_args(["--config", str(file)])
-            assert ullage_router.__main__.configure(arguments).sidecars
+            arguments = ullage_router.cli.parser().parse_args(["--config", str(file)])
+            assert ullage_router.cli.configure(arguments).sidecars
         else:
             assert ullage_sidecar.config.read(file, {}).engine
