@@ -12,7 +12,7 @@ from ullage_shared.config import ConfigError, load
 from ullage_shared.log import add_log_flags
 
 VERSION: Final = version("ullage")
-_KEYS: Final = ("listen", "admin", "replicas", "sidecars", "workers")
+KEYS: Final = ("listen", "admin", "replicas", "sidecars", "workers")
 """The keys that have a flag."""
 
 
@@ -86,7 +86,7 @@ exit status: 0 stopped by a signal, 1 cannot listen or start, 2 wrong configurat
 def configure(arguments: argparse.Namespace) -> Config:
     """File and flags, checked. Raises `ConfigError`."""
     given: dict[str, Any] = {
-        name: value for name in _KEYS if (value := getattr(arguments, name)) is not None
+        name: value for name in KEYS if (value := getattr(arguments, name)) is not None
     }
     config = load(Config, arguments.config, given)
     file = str(arguments.config or "command line")
