@@ -55,20 +55,30 @@ def main(words: Sequence[str]) -> int:
     """Ask, and tell. Returns the exit status."""
     command = _parser()
     options = command.parse_args(words)
+    if options.file is not None and options.model is not None:
+        command.error("--model and --file: the body names its model")
     try:
-        body = _body(options)
-        status, page = fetch(options.admin, "/explain", body, options.headers)
-        content = orjson.loads(page)
+        status, page = fetch(options.admin, "/explain", _body(options), options.headers)
+    except AdminError as error:
+        return _fault(str(error), _NOBODY)
     except OSError as error:
         return _fault(f"{error.filename}: {error.strerror}", _REFUSED)
-    except (AdminError, orjson.JSONDecodeError) as error:
-        return _fault(str(error), _NOBODY)
-    if options.json:
-        sys.stdout.buffer.write(page)
+    try:
+        return _tell(status, page, as_json=options.json)
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        why = f"{type(error).__name__} {error}"
+        return _fault(f"what answers at {options.admin} is another version: {why}", _NOBODY)
+
+
+def _tell(status: int, page: bytes, *, as_json: bool) -> int:
+    """Raises `KeyError`, `TypeError` or `JSONDecodeError` where it is no such page."""
+    content = orjson.loads(page)
+    if as_json:
+        sys.stdout.write(page.decode())
     if status != _OK:
         return _fault(content["error"]["message"], _REFUSED if status < 500 else _NOBODY)
-    if not options.json:
-        sys.stdout.writelines(f"{row}\n" for row in told(content))
+    rows = [] if as_json else [f"{row}\n" for row in told(content)]
+    sys.stdout.writelines(rows)
     return _NOBODY if content["replica"] is None else _GIVEN
 
 
@@ -92,8 +102,9 @@ def _parser() -> argparse.ArgumentParser:
     admin_flag(command)
     add = command.add_argument
     add("--model", metavar="NAME", help="the model that the request names")
-    add("--prompt", metavar="TEXT|-", help="a chat's first message; -: standard input")
-    add("--file", type=Path, metavar="FILE|-", help="the whole body, as a client sends it")
+    what = command.add_mutually_exclusive_group().add_argument
+    what("--prompt", metavar="TEXT|-", help="a chat's first message; -: standard input")
+    what("--file", type=Path, metavar="FILE|-", help="the whole body, as a client sends it")
     add(
         "--header",
         dest="headers",
