@@ -96,6 +96,7 @@ def configure(arguments: argparse.Namespace) -> Config:
         ("admin", parse_listen, (config.admin,)),
         ("replicas", parse_base_url, config.replicas),
         ("sidecars", parse_base_url, config.sidecars),
+        ("trace.otlp", parse_base_url, filter(None, (config.trace.otlp,))),
     ):
         for value in values:
             try:

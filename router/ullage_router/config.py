@@ -12,7 +12,17 @@ from ullage_router.core.policy import AffinityPolicy, Policy, RetryPolicy
 from ullage_router.core.queue import QueuePolicy
 from ullage_router.core.rules import Rules
 
-__all__ = ["Config", "Limits", "Policy", "RetryPolicy", "Tls", "at_odds", "rules", "worker_count"]
+__all__ = [
+    "Config",
+    "Limits",
+    "Policy",
+    "RetryPolicy",
+    "Tls",
+    "Trace",
+    "at_odds",
+    "rules",
+    "worker_count",
+]
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -136,6 +146,28 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
 
 
+class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[trace]`."""
+
+    otlp: Annotated[
+        str,
+        Meta(
+            description="OpenTelemetry collector that gets a span of each request, by OTLP over "
+            "HTTP: `http://host:port`. Empty: none; `traceparent` passes unchanged. Wants "
+            "`ullage[otel]`."
+        ),
+    ] = ""
+    share: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=1.0,
+            description="Share, 0..1, of the traces that begin here of which spans are sent; of "
+            "others the client decides. Higher costs more.",
+        ),
+    ] = 1.0
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole configuration."""
 
@@ -186,6 +218,13 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bool,
         Meta(description="Whether answers say which rule chose their replica, in `x-ullage-why`."),
     ] = False
+    access_log: Annotated[
+        bool,
+        Meta(
+            description="Whether each request is a line in the log when it has ended. Costs some "
+            "20 µs a request."
+        ),
+    ] = False
     choose: Policy = Policy()
     affinity: AffinityPolicy = AffinityPolicy()
     breaker: BreakerPolicy = BreakerPolicy()
@@ -193,6 +232,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retry: RetryPolicy = RetryPolicy()
     limits: Limits = Limits()
     tls: Tls = Tls()
+    trace: Trace = Trace()
 
 
 def at_odds(config: Config) -> Iterator[str]:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import uvloop
@@ -32,24 +32,27 @@ def main(words: Sequence[str]) -> int:
     """Serve, as the command line wants it. Returns the exit status."""
     arguments = parser().parse_args(words)
     if arguments.worker is not None:
-        log.configure(arguments.log_level, arguments.log_format, worker=arguments.worker.number)
-        return uvloop.run(work(arguments.worker))
+        number = arguments.worker.number
+        lines = log.configure(arguments.log_level, arguments.log_format, worker=number)
+        return uvloop.run(work(arguments.worker, lines.put))
     try:
         config = configure(arguments)
-        log.configure(arguments.log_level, arguments.log_format)
+        lines = log.configure(arguments.log_level, arguments.log_format)
         workers = worker_count(config)
         if workers > 1:
             return uvloop.run(supervise(config, workers, words, lambda: configure(arguments)))
-        return uvloop.run(serve(arguments, config))
+        return uvloop.run(serve(arguments, config, lines.put))
     except ConfigError as error:
         sys.stderr.writelines(f"ullage-router: {fault}\n" for fault in error.faults)
         return 2
 
 
-async def serve(arguments: argparse.Namespace, config: Config) -> int:
+async def serve(
+    arguments: argparse.Namespace, config: Config, put: Callable[[log.Line], None]
+) -> int:
     """Be the whole router, until SIGTERM or SIGINT. Returns the exit status."""
     loop = asyncio.get_running_loop()
-    async with service(config) as running:
+    async with service(config, put) as running:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, running.stop)
         loop.add_signal_handler(signal.SIGHUP, running.reload, lambda: configure(arguments))

@@ -24,6 +24,8 @@ from ullage_shared.log_writer import Writer
 __all__ = [
     "SELDOM_S",
     "Bounded",
+    "Line",
+    "Log",
     "NotHttp",
     "Seldom",
     "add_log_flags",

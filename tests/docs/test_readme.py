@@ -30,6 +30,13 @@ def test_every_key_and_metric_is_described(name):
     assert [row[0] for row in rows if len(row[-1]) < 10] == []
 
 
+def test_every_event_that_the_code_logs_is_described_and_no_other():
+    described = {(event, who) for who, known in tables.EVENTS.items() for event in known}
+    logged = tables.events()
+    assert described == logged.keys()
+    assert all(logged.values()), "an event without a level"
+
+
 @pytest.mark.parametrize("command", [ullage_router.__main__, ullage_sidecar.__main__])
 def test_the_readme_shows_only_flags_that_exist(command, capsys):
     name = command.__name__.partition(".")[0].replace("_", "-")

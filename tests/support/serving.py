@@ -40,7 +40,7 @@ class Serving:
 async def serving(config: Config) -> AsyncIterator[Serving]:
     """Run it on free ports of the loopback; it is stopped without grace."""
     loopback = Address("127.0.0.1", 0)
-    async with service(config) as running:
+    async with service(config, lambda _: None) as running:
         address, admin = await running.open(loopback, loopback)
         assert isinstance(admin, Address)
         it = Serving(running, address, admin)
