@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 
 _USUAL_PORTS: Final = {"http": 80, "https": 443}
 _USER: Final = re.compile(r"//.*@", re.DOTALL)
+_QUERY: Final = re.compile(r"(//[^\s?]*\?)[^\s'\"]+")
 
 
 def without_password(text: str) -> str:
-    """Hide what stands for a user before a host, as in `http://user:password@host`."""
-    return _USER.sub("//…@", text)
+    """Hide what may be one in a URL: `http://user:password@host`, `http://host?key`."""
+    return _QUERY.sub(r"\1…", _USER.sub("//…@", text))
 
 
 class AddressError(ValueError):

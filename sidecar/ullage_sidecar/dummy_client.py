@@ -185,6 +185,6 @@ def _words(content: bytes, key: str) -> str:
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         return ""
     if key:
-        message = message.replace(key, "…")
+        message = message.replace(key, "***")
     plain = " ".join(message.encode("ascii", "backslashreplace").decode().split())
     return ": " + "".join(char if char.isprintable() else "?" for char in plain[:WORDS])
