@@ -18,6 +18,7 @@ import aiohttp
 from ullage_router import tls
 from ullage_router.cli import KEYS, add_keys, configure
 from ullage_router.config import Config, Tls, worker_count
+from ullage_router.tracing import require
 from ullage_shared import check, snapshot
 from ullage_shared.address import parse_base_url
 from ullage_shared.check import Asked, PeerError
@@ -38,6 +39,7 @@ def main(words: Sequence[str]) -> int:
     try:
         config = _EXAMPLE if options.print and not given else configure(options)
         _read_files(config.tls)
+        require(config.trace.otlp)
     except ConfigError as error:
         return check.faults(_COMMAND, error.faults)
     check.say(config, options, str(options.config or "The command line"), _rows(config))

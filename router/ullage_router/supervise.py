@@ -23,6 +23,7 @@ from ullage_router.cli import VERSION
 from ullage_router.config import Config
 from ullage_router.overview import Overview
 from ullage_router.reload import changes
+from ullage_router.tracing import require
 from ullage_router.workers import Workers
 from ullage_shared.address import Address, parse_listen
 from ullage_shared.config import ConfigError
@@ -41,6 +42,7 @@ async def supervise(
     `words`: the command line; `read`: file and command line again. Raises `ConfigError`.
     """
     tls.read(config.tls)
+    require(config.trace.otlp)
     listen, admin = parse_listen(config.listen), parse_listen(config.admin)
     async with AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="ullage-router-"))

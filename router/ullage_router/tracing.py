@@ -13,6 +13,7 @@ Rules
 
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from ullage_router.http.message import Fields, Request
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 PATH: Final = "/v1/traces"
 CLOSE_S: Final = 2.0
 _SEND_WITHIN_S: Final = 5.0
+_NEEDED: Final = (
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.sdk.trace.export",
+)
 _MISSING: Final = 'wanted opentelemetry beside it: pip install "ullage[router,otel]"'
 
 
@@ -94,13 +99,23 @@ def attributes(story: Story) -> dict[str, str | int | float]:
     return {name: value for name, value in told.items() if value is not None}
 
 
-def exporting(otlp: str, share: float, ca: str) -> Tracing:
-    """Spans go to the collector at `otlp`. Raises `ConfigError`: a package is missing."""
+def require(otlp: str) -> None:
+    """Raises `ConfigError` if spans are wanted, and what they need is not installed."""
+    if not otlp:
+        return
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        for name in _NEEDED:
+            import_module(name)
     except ImportError as error:
         raise ConfigError(f"trace.otlp = {otlp!r}: {_MISSING}") from error
+
+
+def exporting(otlp: str, share: float, ca: str) -> Tracing:
+    """Spans go to the collector at `otlp`. Raises `ConfigError`: a package is missing."""
+    require(otlp)
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
     exporter = OTLPSpanExporter(otlp + PATH, certificate_file=ca or None, timeout=_SEND_WITHIN_S)
     return tracing(BatchSpanProcessor(exporter), share)
 
