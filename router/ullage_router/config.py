@@ -163,7 +163,7 @@ class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ge=0.0,
             le=1.0,
             description="Share, 0..1, of the traces that begin here of which spans are sent; of "
-            "others the client decides. Higher costs more.",
+            "others the client decides. A span costs some 150 µs of CPU.",
         ),
     ] = 1.0
 
@@ -222,7 +222,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bool,
         Meta(
             description="Whether each request is a line in the log when it has ended. Costs some "
-            "20 µs a request."
+            "50 µs of CPU a request."
         ),
     ] = False
     choose: Policy = Policy()

@@ -8,8 +8,10 @@ Rule: one event is one line, whatever its fields hold.
 
 import json
 import logging
+import re
+import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from functools import lru_cache
 from math import isfinite
 from typing import Final
 
@@ -39,8 +41,14 @@ def line_of(record: logging.LogRecord) -> Line:
     return line("message", logger=record.name, text=record.getMessage())
 
 
+_PLAIN: Final = re.compile(r"[!#-<>-~]+").fullmatch
+"""ASCII without space, quote and equals sign."""
+
+
 def _value(value: object) -> str:
     text = f"{value:g}" if isinstance(value, float) else str(value)
+    if _PLAIN(text):
+        return text
     plain = text and text.isprintable() and not any(char in text for char in ' "=')
     return text if plain else json.dumps(text)
 
@@ -91,5 +99,11 @@ def _plain(value: object) -> object:
 
 
 def _utc(at: float | None) -> str:
-    when = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
-    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    at = time.time() if at is None else at
+    second = int(at)
+    return f"{_second(second)}.{int((at - second) * 1000.0):03d}Z"
+
+
+@lru_cache(maxsize=4)
+def _second(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))

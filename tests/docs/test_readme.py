@@ -40,15 +40,32 @@ def test_every_event_that_the_code_logs_is_described_and_no_other():
 @pytest.mark.parametrize("command", [ullage_router.__main__, ullage_sidecar.__main__])
 def test_the_readme_shows_only_flags_that_exist(command, capsys):
     name = command.__name__.partition(".")[0].replace("_", "-")
-    with pytest.raises(SystemExit):
-        command.main(["--help"])
-    offered = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
-    shown = set()
+    shown = {}
     for line in README.read_text(encoding="utf-8").splitlines():
         if line.startswith(f"{name} "):
-            shown |= set(re.findall(r"--[a-z-]+", line))
+            word = line.split()[1]
+            of = word if word in command.COMMANDS else ""
+            shown.setdefault(of, set()).update(re.findall(r"--[a-z-]+", line))
     assert shown
-    assert shown <= offered
+    for subcommand, flags in shown.items():
+        with pytest.raises(SystemExit):
+            command.main([*filter(None, [subcommand]), "--help"])
+        offered = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+        assert flags <= offered, subcommand
+
+
+@pytest.mark.parametrize("command", [ullage_router.__main__, ullage_sidecar.__main__])
+def test_help_names_every_subcommand_and_the_exit_status(command, capsys):
+    with pytest.raises(SystemExit):
+        command.main(["--help"])
+    said = capsys.readouterr().out
+    assert "exit status: 0 " in said
+    for subcommand in command.COMMANDS:
+        assert re.search(rf"^  {subcommand}\b", said, re.M), subcommand
+        with pytest.raises(SystemExit) as ended:
+            command.main([subcommand, "--help"])
+        assert ended.value.code == 0
+        assert "exit status" in capsys.readouterr().out, subcommand
 
 
 def test_the_makefile_has_the_targets_that_the_readme_names():
