@@ -56,23 +56,24 @@ async def supervise(
             return 1
         _obey_signals(workers, read)
         problem = await workers.start(number)
-        if problem:
+        if problem and not workers.stopping:
             _log.error(line("no_worker_starts", why=problem))
             workers.stop()
             await workers.ended()
             return 1
-        _log.info(
-            line(
-                "listening",
-                version=VERSION,
-                http=Address(listen.host, port),
-                admin=admin,
-                tls="on" if config.tls.certificate else "off",
-                replicas=len(config.replicas),
-                sidecars=len(config.sidecars),
-                workers=number,
+        if not problem:
+            _log.info(
+                line(
+                    "listening",
+                    version=VERSION,
+                    http=Address(listen.host, port),
+                    admin=admin,
+                    tls="on" if config.tls.certificate else "off",
+                    replicas=len(config.replicas),
+                    sidecars=len(config.sidecars),
+                    workers=number,
+                )
             )
-        )
         in_order = await workers.ended()
     _log.info(line("stopped"))
     return 0 if in_order else 1

@@ -73,22 +73,30 @@ def heeds_ctrl_c(pid):
     return caught >> (signal.SIGINT - 1) & 1
 
 
+ROUTER = ("ullage_router", "--admin", "127.0.0.1:0", "--replica", "http://127.0.0.1:1")
+SIDECAR = ("ullage_sidecar", "--engine", "http://127.0.0.1:1", "--socket", "{}/s")
+STARTS = [
+    *((words, after_s) for words in (ROUTER, SIDECAR) for after_s in (0.04, 0.25, 0.5)),
+    ((*ROUTER, "--workers", "2"), 0.9),  # While the workers start.
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("package", ["ullage_router", "ullage_sidecar"])
-@pytest.mark.parametrize("after_s", [0.04, 0.25, 0.5])
-def test_ctrl_c_at_any_moment_of_the_start_leaves_no_traceback(package, after_s, tmp_path):
-    flags = ["--listen", "127.0.0.1:0"]
-    if package == "ullage_router":
-        flags += ["--admin", "127.0.0.1:0", "--replica", "http://127.0.0.1:1"]
-    else:
-        flags += ["--engine", "http://127.0.0.1:1", "--socket", str(tmp_path / "s")]
+@pytest.mark.parametrize(("words", "after_s"), STARTS)
+def test_ctrl_c_at_any_moment_of_the_start_leaves_no_traceback(words, after_s, tmp_path):
+    """A terminal sends it to all processes of the group."""
+    words = [word.format(tmp_path) for word in words]
     process = subprocess.Popen(
-        [sys.executable, "-m", package, *flags], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", *words, "--listen", "127.0.0.1:0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     while not heeds_ctrl_c(process.pid):
         time.sleep(0.005)
     time.sleep(after_s)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=30.0)
     assert "Traceback" not in said
+    assert "level=ERROR" not in said
     assert process.returncode in (0, 130)
