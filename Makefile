@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs fuzz env env-tune env-vllm system bench-ask bench-decide bench-fresh bench-live bench-proxy bench-push bench-record bench-sidecar bench-speeds bench-vllm conformance lab long observability soak versions clean
+.PHONY: help demo test check lint docs fuzz env env-tune env-vllm system bench-ask bench-decide bench-fresh bench-live bench-proxy bench-push bench-record bench-sidecar bench-speeds bench-told bench-vllm conformance lab long observability soak versions clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -65,6 +65,9 @@ bench-ask: env ## what it costs to find what a request asks for, by its body's s
 
 bench-decide: env ## what a decision costs at 8 to 1,000 replicas, and remembering a million keys
 	$(BIN)/python tests/bench/bench_decide.py
+
+bench-told: env ## what the access log and traces cost a request
+	$(BIN)/python tests/bench/bench_told.py
 
 bench-fresh: env env-vllm ## what a fresh server's first requests pay, with warm-up and without
 	PYTHONPATH=deploy $(BIN)/python tests/bench/bench_fresh.py --venv $(VLLM) --model $(MODEL)

@@ -1,83 +1,26 @@
-"""`ullage-router`: reads its configuration and serves, alone or as the supervisor of workers.
+"""`ullage-router`: serves; or, with a subcommand, does something for whoever runs it."""
 
-Exit status: 0 after SIGTERM or SIGINT, 1 if it cannot listen or no worker starts, 2 if the
-configuration is at fault; in one line on standard error.
-"""
-
-import argparse
-import asyncio
-import logging
-import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-import uvloop
+from ullage_shared import start
 
-from ullage_router import top
-from ullage_router.cli import VERSION, configure, parser
-from ullage_router.config import Config, worker_count
-from ullage_router.serve import service
-from ullage_router.supervise import supervise
-from ullage_router.worker import work
-from ullage_shared import log
-from ullage_shared.address import parse_listen
-from ullage_shared.config import ConfigError
-from ullage_shared.log import line
-from ullage_shared.peer import why_unreachable
-
-_log: Final = logging.getLogger("ullage.router")
+COMMANDS: Final[Mapping[str, str]] = {
+    "check": "ullage_router.check",
+    "explain": "ullage_router.explain_command",
+    "top": "ullage_router.top",
+}
+"""Where each subcommand's `main` is. It gets the words behind the subcommand."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if words[:1] == ["top"]:
-        return top.main(words[1:])
-    arguments = parser().parse_args(words)
-    if arguments.worker is not None:
-        log.configure(arguments.log_level, worker=arguments.worker.number)
-        return uvloop.run(work(arguments.worker))
-    log.configure(arguments.log_level)
-    try:
-        config = configure(arguments)
-        workers = worker_count(config)
-        if workers > 1:
-            return uvloop.run(supervise(config, workers, words, lambda: configure(arguments)))
-        return uvloop.run(serve(arguments, config))
-    except ConfigError as error:
-        sys.stderr.write(f"ullage-router: {error}\n")
-        return 2
-
-
-async def serve(arguments: argparse.Namespace, config: Config) -> int:
-    """Be the whole router, until SIGTERM or SIGINT. Returns the exit status."""
-    loop = asyncio.get_running_loop()
-    async with service(config) as running:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, running.stop)
-        loop.add_signal_handler(signal.SIGHUP, running.reload, lambda: configure(arguments))
-        listen, admin = parse_listen(config.listen), parse_listen(config.admin)
-        try:
-            http, pages = await running.open(listen, admin)
-        except OSError as error:
-            why = why_unreachable(error)
-            _log.error(line("cannot_listen", listen=listen, admin=admin, why=why))
-            return 1
-        _log.info(
-            line(
-                "listening",
-                version=VERSION,
-                http=http,
-                admin=pages,
-                tls="on" if config.tls.certificate else "off",
-                replicas=len(config.replicas),
-                sidecars=len(config.sidecars),
-            )
-        )
-        await running.stopped()
-    _log.info(line("stopped"))
-    return 0
+    module = COMMANDS.get(words[0]) if words else None
+    if module is not None:
+        return start.run("ullage-router", "router", module, words[1:])
+    return start.run("ullage-router", "router", "ullage_router.run", words)
 
 
 if __name__ == "__main__":

@@ -8,88 +8,106 @@ from typing import Any, Final
 from ullage_router.config import Config, at_odds
 from ullage_router.worker import Place
 from ullage_shared.address import AddressError, parse_base_url, parse_listen
-from ullage_shared.config import ConfigError, keys, load
+from ullage_shared.config import ConfigError, load
+from ullage_shared.log import add_log_flags
 
 VERSION: Final = version("ullage")
-_LEVELS: Final = ("debug", "info", "warning", "error")
-_KEYS: Final = ("listen", "admin", "replicas", "sidecars", "workers")
+KEYS: Final = ("listen", "admin", "replicas", "sidecars", "workers")
 """The keys that have a flag."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line. A flag beats the same key in the file."""
-    flags = argparse.ArgumentParser(
+    """The command line without a subcommand. A flag beats the same key in the file."""
+    command = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="ullage-router",
+        usage="%(prog)s [flags]   or   %(prog)s check | explain | top [flags]",
         description="Sends each request to the vLLM replica that has headroom for it.",
-        epilog=_epilog(),
+        epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    flags.add_argument("--config", type=Path, metavar="FILE", help="TOML file")
-    flags.add_argument("--listen", metavar="HOST:PORT", help="where clients connect")
-    flags.add_argument("--admin", metavar="HOST:PORT", help="where operators look")
-    flags.add_argument(
+    command.add_argument("--config", type=Path, metavar="FILE", help="TOML file")
+    add_keys(command)
+    add_log_flags(command)
+    command.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
+    # How a supervisor starts its workers: of no use to anybody else.
+    command.add_argument("--worker", type=Place.parse, help=argparse.SUPPRESS)
+    return command
+
+
+def add_keys(command: argparse.ArgumentParser) -> None:
+    """The flags that are keys of the configuration."""
+    add = command.add_argument
+    add("--listen", metavar="HOST:PORT", help="where clients connect")
+    add("--admin", metavar="HOST:PORT", help="where operators look")
+    add(
         "--replica",
         dest="replicas",
         action="append",
         metavar="URL",
         help="a vLLM server; may be repeated",
     )
-    flags.add_argument(
+    add(
         "--sidecar",
         dest="sidecars",
         action="append",
         metavar="URL",
         help="a sidecar; its replicas join the fleet; may be repeated",
     )
-    flags.add_argument(
+    add(
         "--workers",
         type=lambda text: int(text) if text.lstrip("-").isdecimal() else text,
         metavar="N|auto",
         help="processes that share the port; auto: one for each core",
     )
-    flags.add_argument("--log-level", choices=_LEVELS, default="info")
-    flags.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
-    # How a supervisor starts its workers: of no use to anybody else.
-    flags.add_argument("--worker", type=Place.parse, help=argparse.SUPPRESS)
-    return flags
 
 
-def _epilog() -> str:
-    rows = ["keys of the configuration file:"]
-    for key in keys(Config):
-        default = "" if key.default in (None, (), "") else f" [{key.default}]"
-        rows.append(f"  {key.name:<28} {key.description}{default}")
-    rows += [
-        "signals:",
-        "  HUP        read file and certificates again; a fault in them changes nothing",
-        "  TERM, INT  let what runs finish, for up to limits.stop_grace_s; again: end it now",
-        "exit status: 0 stopped by a signal, 1 cannot listen or start, 2 wrong configuration",
-    ]
-    return "\n".join(rows).replace("%", "%%")
+_EPILOG: Final = """\
+examples:
+  ullage-router --sidecar http://gpu-01:9400 --sidecar http://gpu-02:9400
+  ullage-router --config router.toml --workers auto
+
+commands (each has its own --help):
+  check [FILE]      is this configuration in order, and what would be in force?
+  explain           who would get this request now, and why: asked of a running router
+  top               how its replicas stand, live in a terminal
+
+where to look next:
+  ullage-router check --print      every key of the configuration, its default and what it means
+  http://127.0.0.1:9401/           a page: how the replicas stand, and why one is not chosen
+  http://127.0.0.1:9401/decisions  the latest decisions, and the numbers behind them
+
+signals:
+  HUP        read file and certificates again; a fault in them changes nothing
+  TERM, INT  let what runs finish, for up to limits.stop_grace_s; again: end it now
+exit status: 0 stopped by a signal, 1 cannot listen or start, 2 wrong configuration,
+  130 Ctrl-C before it had begun"""
 
 
 def configure(arguments: argparse.Namespace) -> Config:
     """File and flags, checked. Raises `ConfigError`."""
     given: dict[str, Any] = {
-        name: value for name in _KEYS if (value := getattr(arguments, name)) is not None
+        name: value for name in KEYS if (value := getattr(arguments, name)) is not None
     }
     config = load(Config, arguments.config, given)
     file = str(arguments.config or "command line")
+    faults = []
     for key, read, values in (
         ("listen", parse_listen, (config.listen,)),
         ("admin", parse_listen, (config.admin,)),
         ("replicas", parse_base_url, config.replicas),
         ("sidecars", parse_base_url, config.sidecars),
+        ("trace.otlp", parse_base_url, filter(None, (config.trace.otlp,))),
     ):
         for value in values:
             try:
                 read(value)
             except AddressError as error:
                 origin = f"--{key.rstrip('s')}" if key in given else file
-                raise ConfigError(f"{key} = {error} ({origin})") from error
-    if problem := at_odds(config):
-        raise ConfigError(f"{problem} ({file})")
+                faults.append(f"{key} = {error} ({origin})")
+    faults += [f"{problem} ({file})" for problem in at_odds(config)]
     if not config.replicas and not config.sidecars:
-        raise ConfigError(f"replicas, sidecars: at least one must be named ({file})")
+        faults.append(f"replicas, sidecars: at least one must be named ({file})")
+    if faults:
+        raise ConfigError(*faults)
     return config

@@ -217,7 +217,10 @@ class SidecarFeed:
             self.heard_s = self._router.now_s()
         if problem and not self._told and self._seldom.allows(asyncio.get_running_loop().time()):
             self._told = True
-            _log.warning(line("sidecar_problem", sidecar=self._sidecar, why=problem))
+            kept_back = self._seldom.kept_back
+            _log.warning(
+                line("sidecar_problem", sidecar=self._sidecar, why=problem, kept_back=kept_back)
+            )
         elif self._told and not problem:
             self._told = False
             _log.info(line("sidecar_well", sidecar=self._sidecar))

@@ -10,7 +10,7 @@ from ullage_router.config import Config
 from ullage_router.tls import Material
 from ullage_shared.config import ConfigError, keys
 
-_FIXED: Final = ("listen", "admin", "workers")
+_FIXED: Final = ("listen", "admin", "workers", "trace.otlp", "trace.share")
 
 
 def changes(old: Config, new: Config) -> tuple[str, ...]:

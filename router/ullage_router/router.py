@@ -323,12 +323,22 @@ class Router:
 
     # What comes of it
 
-    def failed(self, replica: Replica, failure: str, problem: str) -> None:
-        """`replica` gave no answer."""
+    def failed(
+        self, replica: Replica, failure: str, problem: str, request_id: str | None = None
+    ) -> None:
+        """`replica` gave no answer. `request_id`: to which request, for the log."""
         self.tally(replica).failures[failure] += 1
         if replica.key in self._fleet.replicas and replica.key not in self._failing:
             self._failing.add(replica.key)
-            _log.warning(line("replica_failing", replica=replica.id, how=failure, why=problem))
+            _log.warning(
+                line(
+                    "replica_failing",
+                    replica=replica.id,
+                    how=failure,
+                    why=problem,
+                    request_id=request_id,
+                )
+            )
         self._hold_against(replica.key, Event.FAILED, problem)
 
     def broke_off(self, replica: Replica, problem: str) -> None:

@@ -19,12 +19,14 @@ import aiohttp
 from aiohttp import web
 
 from ullage_router import tls
+from ullage_router.access import AccessLog
 from ullage_router.admin import admin_app
 from ullage_router.background import in_background
 from ullage_router.config import Config, rules
 from ullage_router.core.fleet import fleet_of, relist
 from ullage_router.feed import Feeds
 from ullage_router.http.proxy import Proxy
+from ullage_router.http.story import Witness
 from ullage_router.lateness import watch_lateness
 from ullage_router.memory import give_back_memory
 from ullage_router.metrics import registry
@@ -32,24 +34,30 @@ from ullage_router.models import Models
 from ullage_router.probe import Prober
 from ullage_router.reload import changes, renewed
 from ullage_router.router import Router
+from ullage_router.tracing import Tracing, exporting
 from ullage_shared.address import Address, parse_base_url
 from ullage_shared.config import ConfigError
-from ullage_shared.log import line
+from ullage_shared.log import Line, line
 
 _log: Final = logging.getLogger("ullage.router")
 _ADMIN_CLOSE_S: Final = 1.0
 
 
 @asynccontextmanager
-async def service(config: Config) -> AsyncIterator["Service"]:
-    """The process, wired up and asking its sidecars; not yet open. Raises `ConfigError`."""
+async def service(config: Config, put: Callable[[Line], None]) -> AsyncIterator["Service"]:
+    """The process, wired up and asking its sidecars; not yet open. Raises `ConfigError`.
+
+    `put` takes the lines of the access log; it must not wait.
+    """
     live = tls.LiveTls(tls.read(config.tls))
+    trace = config.trace
+    tracing = exporting(trace.otlp, trace.share, config.tls.ca) if trace.otlp else None
     allow_many_descriptors()
     connector = aiohttp.TCPConnector(ssl=live.peers, limit=0)  # One that hangs delays nobody.
     async with aiohttp.ClientSession(
         connector=connector, cookie_jar=aiohttp.DummyCookieJar()
     ) as session:
-        running = Service(config, live, session)
+        running = Service(config, live, session, AccessLog(put), tracing)
         try:
             yield running
         finally:
@@ -59,17 +67,26 @@ async def service(config: Config) -> AsyncIterator["Service"]:
 class Service:
     """Serves until told to stop, and takes new configurations meanwhile."""
 
-    def __init__(self, config: Config, live: tls.LiveTls, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self,
+        config: Config,
+        live: tls.LiveTls,
+        session: aiohttp.ClientSession,
+        access_log: AccessLog,
+        tracing: Tracing | None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._config = config
         self._tls = live
+        self._access_log = access_log
+        self._tracing = tracing
         self._router = Router(fleet_of(config.replicas), rules(config), random.Random())
         self._feeds = Feeds(self._router, session)
         models = Models(self._router, session)
         self._proxy = Proxy(
             self._router, config.limits, self._loop, random.Random(), models.body, live.peers
         )
-        self._proxy.configure(config)
+        self._configure(config)
         self._feeds.apply(_normal(config.sidecars), config.poll_interval_s)
         prober = Prober(session, self._router.probes_due, self._router.probed)
         late = watch_lateness(self._proxy.late_s)
@@ -135,6 +152,17 @@ class Service:
         await asyncio.gather(*self._loops, return_exceptions=True)
         self._proxy.close()
         await self._admin.cleanup()
+        if self._tracing is not None:
+            self._tracing.close()
+
+    def _configure(self, config: Config) -> None:
+        self._proxy.configure(config)
+        witnesses: list[Witness] = []
+        if self._tracing is not None:  # First, since it names the trace.
+            witnesses.append(self._tracing)
+        if config.access_log:
+            witnesses.append(self._access_log)
+        self._proxy.tell(witnesses)
 
     @property
     def _requests(self) -> int:
@@ -152,7 +180,7 @@ class Service:
         self._tls.material = material
         self._router.fleet = fleet
         self._router.rules = rules(new)
-        self._proxy.configure(new)
+        self._configure(new)
         self._feeds.apply(_normal(new.sidecars), new.poll_interval_s)
         return changed
 

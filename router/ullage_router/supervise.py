@@ -23,6 +23,7 @@ from ullage_router.cli import VERSION
 from ullage_router.config import Config
 from ullage_router.overview import Overview
 from ullage_router.reload import changes
+from ullage_router.tracing import require
 from ullage_router.workers import Workers
 from ullage_shared.address import Address, parse_listen
 from ullage_shared.config import ConfigError
@@ -41,6 +42,7 @@ async def supervise(
     `words`: the command line; `read`: file and command line again. Raises `ConfigError`.
     """
     tls.read(config.tls)
+    require(config.trace.otlp)
     listen, admin = parse_listen(config.listen), parse_listen(config.admin)
     async with AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="ullage-router-"))
@@ -54,23 +56,24 @@ async def supervise(
             return 1
         _obey_signals(workers, read)
         problem = await workers.start(number)
-        if problem:
+        if problem and not workers.stopping:
             _log.error(line("no_worker_starts", why=problem))
             workers.stop()
             await workers.ended()
             return 1
-        _log.info(
-            line(
-                "listening",
-                version=VERSION,
-                http=Address(listen.host, port),
-                admin=admin,
-                tls="on" if config.tls.certificate else "off",
-                replicas=len(config.replicas),
-                sidecars=len(config.sidecars),
-                workers=number,
+        if not problem:
+            _log.info(
+                line(
+                    "listening",
+                    version=VERSION,
+                    http=Address(listen.host, port),
+                    admin=admin,
+                    tls="on" if config.tls.certificate else "off",
+                    replicas=len(config.replicas),
+                    sidecars=len(config.sidecars),
+                    workers=number,
+                )
             )
-        )
         in_order = await workers.ended()
     _log.info(line("stopped"))
     return 0 if in_order else 1

@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from ullage_router.config import Config
 from ullage_router.serve import Service, service
 from ullage_shared.address import Address, parse_listen
 from ullage_shared.config import ConfigError
-from ullage_shared.log import line
+from ullage_shared.log import Line, line
 
 _log: Final = logging.getLogger("ullage.router")
 MOST_BYTES: Final = 16 * 1024 * 1024
@@ -62,8 +63,11 @@ STOP_ORDER: Final = b"stop\n"
 """The line that has a worker stop, and again: stop at once."""
 
 
-async def work(place: Place) -> int:
-    """Serve until the supervisor says otherwise. Returns the exit status."""
+async def work(place: Place, put: Callable[[Line], None]) -> int:
+    """Serve until the supervisor says otherwise. Returns the exit status.
+
+    `put` takes the lines of the access log.
+    """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     orders, said = await asyncio.open_connection(
@@ -72,7 +76,7 @@ async def work(place: Place) -> int:
     first = await orders.readline()
     try:
         if first:  # Else the supervisor is gone already.
-            await _serve(place, _config(first), orders, said)
+            await _serve(place, _config(first), orders, said, put)
     except (ConfigError, OSError) as error:
         said.write(" ".join(str(error).split()).encode() + b"\n")
         await said.drain()
@@ -84,9 +88,13 @@ async def work(place: Place) -> int:
 
 
 async def _serve(
-    place: Place, config: Config, orders: asyncio.StreamReader, said: asyncio.StreamWriter
+    place: Place,
+    config: Config,
+    orders: asyncio.StreamReader,
+    said: asyncio.StreamWriter,
+    put: Callable[[Line], None],
 ) -> None:
-    async with service(config) as running:
+    async with service(config, put) as running:
         listen = Address(parse_listen(config.listen).host, place.port)
         await running.open(listen, place.admin, share_port=True)
         said.write(READY)

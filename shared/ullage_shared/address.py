@@ -3,14 +3,25 @@
 An IPv6 address stands in brackets, as in a URL: `[::1]:9400`.
 """
 
+import re
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 _USUAL_PORTS: Final = {"http": 80, "https": 443}
+_USER: Final = re.compile(r"//.*@", re.DOTALL)
+_QUERY: Final = re.compile(r"(//[^\s?]*\?)[^\s'\"]+")
+
+
+def without_password(text: str) -> str:
+    """Hide what may be one in a URL: `http://user:password@host`, `http://host?key`."""
+    return _QUERY.sub(r"\1…", _USER.sub("//…@", text))
 
 
 class AddressError(ValueError):
-    """The operator's fault. The message says what was wanted."""
+    """The operator's fault. The message says what was wanted, and no password."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(without_password(message))
 
 
 class Address(NamedTuple):

@@ -8,15 +8,32 @@ is, its unit, what more of it costs. Nonsense is refused, never clamped, in one 
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
+from ullage_shared.address import without_password
+
 Config = TypeVar("Config", bound=msgspec.Struct)
+_FILLS: Final[tuple[object, ...]] = ("", 0, {})
+"""One of them has the type that is wanted."""
 
 _PLAIN_WORDS: Final = {
     "float": "number",
@@ -29,7 +46,18 @@ _PLAIN_WORDS: Final = {
 
 
 class ConfigError(Exception):
-    """The operator's fault. The message names the key, its value, what was wanted, and where."""
+    """The operator's fault. Each line names the key, its value, what was wanted, and where.
+
+    What is wrong is said whole: mending one fault should not only bring the next to light.
+    """
+
+    def __init__(self, *faults: str) -> None:
+        self.faults: Final = tuple(map(without_password, faults))
+        """One line each, one at least."""
+        super().__init__(*self.faults)
+
+    def __str__(self) -> str:
+        return "; ".join(self.faults)
 
 
 def load(kind: type[Config], path: Path | None, flags: Mapping[str, Any]) -> Config:
@@ -42,47 +70,121 @@ def load(kind: type[Config], path: Path | None, flags: Mapping[str, Any]) -> Con
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise ConfigError(f"{path}: not TOML: {error}") from error
-    try:
-        return msgspec.convert({**values, **flags}, kind)
-    except msgspec.ValidationError as error:
-        raise ConfigError(_explain(str(error), {**values, **flags}, path, flags, kind)) from error
+    values = deepcopy({**values, **flags})
+    faults: list[str] = []
+    mended: Counter[tuple[Step, ...]] = Counter()
+    while True:
+        try:
+            config = msgspec.convert(values, kind)
+        except msgspec.ValidationError as error:
+            fault = _fault(str(error))
+            where = fault.where
+            # What we have left out may be missing then, and what we have filled in be wrong.
+            if not any(where[:steps] in mended for steps in range(1, len(where) + 1)):
+                faults.append(_explain(fault, values, path, flags, kind))
+            if not _mend(fault, values, mended[where]):
+                raise ConfigError(*faults) from error
+            mended[where] += 1
+        else:
+            if faults:
+                raise ConfigError(*faults)
+            return config
+
+
+Step = str | int
+"""A key of a table, or the index of a list's element."""
+
+
+class _Fault(NamedTuple):
+    """What msgspec says of a value."""
+
+    what: str
+    where: tuple[Step, ...]
+    """Of a key that is unknown or missing: its own place, not its table's."""
+    unknown: bool = False
+    missing: bool = False
+
+
+def _fault(problem: str) -> _Fault:
+    what, _, place = problem.partition(" - at `$")
+    found = re.findall(r"\.(\w+)|\[(\d+)\]", place.rstrip("`"))
+    where: tuple[Step, ...] = tuple(name or int(index) for name, index in found)
+    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what, re.DOTALL)
+    missing = re.fullmatch(r"Object missing required field `(.*)`", what)
+    named = unknown or missing
+    if named:
+        where = (*where, named[1])
+    return _Fault(what, where, bool(unknown), bool(missing))
+
+
+def _mend(fault: _Fault, values: Any, before: int) -> bool:
+    """Have the next fault come to light: leave this value out, or where there must be one, put in
+    another. `before`: how often that was tried. False: it is of no use.
+    """
+    if not fault.where or before > len(_FILLS):
+        return False
+    *tables, last = fault.where
+    for step in tables:
+        values = values[step]
+    if fault.missing or isinstance(values, list):
+        values[last] = deepcopy(_FILLS[before % len(_FILLS)])
+    else:
+        values.pop(last, None)
+    return True
 
 
 def _explain(
-    problem: str,
+    fault: _Fault,
     values: Any,
     path: Path | None,
     flags: Mapping[str, Any],
     kind: type[msgspec.Struct],
 ) -> str:
-    """Say a `msgspec.ValidationError` in an operator's words."""
-    what, _, where = problem.partition(" - at `$")
-    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what, re.DOTALL)
-    missing = re.fullmatch(r"Object missing required field `(.*)`", what)
-    steps = re.findall(r"\.(\w+)|\[(\d+)\]", where.rstrip("`"))
-    key = where.rstrip("`").lstrip(".")
-    top = steps[0][0] if steps else ""
+    """Say it in an operator's words."""
+    where = fault.where
+    top = str(where[0]) if where else ""
     origin = f"--{top.replace('_', '-')}" if top in flags else str(path or "defaults")
-    if unknown or missing:
-        field = (unknown or missing or [""])[1]
-        shown = field if field.isprintable() else ascii(field)
-        name = ".".join(filter(None, (key, shown)))
-        return f"{name}: {'no such key' if unknown else 'is missing'} ({origin})"
-    for name, index in steps:
-        values = values[name] if name else values[int(index)]
-    wanted = re.sub(r"^Expected ", "wanted a ", what)
-    if what.startswith("Invalid enum value "):
-        wanted = f"wanted {_choices(kind, steps)}"
+    key = _written(where)
+    if fault.missing:
+        return f"{key}: is missing ({origin})"
+    if fault.unknown:
+        return f"{key}: no such key{_meant(where, kind)} ({origin})"
+    for step in where:
+        values = values[step]
+    wanted = re.sub(r"^Expected ", "wanted a ", fault.what)
+    if fault.what.startswith("Invalid enum value "):
+        wanted = f"wanted {_choices(kind, where)}"
     for technical, plain in _PLAIN_WORDS.items():
         wanted = re.sub(rf"`{technical}`", plain, wanted)
     wanted = wanted.split(", got ")[0]
     return f"{key} = {values!r}: {wanted} ({origin})"
 
 
-def _choices(kind: Any, steps: Iterable[tuple[str, str]]) -> str:
+def _written(where: Sequence[Step]) -> str:
+    """`engine[0].name`, whatever somebody calls a key."""
+    shown = "".join(
+        f"[{step}]" if isinstance(step, int) else f".{step if step.isprintable() else ascii(step)}"
+        for step in where
+    )
+    return shown.removeprefix(".")
+
+
+def _meant(where: Sequence[Step], kind: type[msgspec.Struct]) -> str:
+    """Which key was probably meant: one of nearly that name here, or of that name elsewhere."""
+    if any(isinstance(step, int) for step in where):
+        return ""
+    *tables, name = map(str, where)
+    known = [tuple(key.name.split(".")) for key in keys(kind)]
+    beside = {path[len(tables)] for path in known if list(path[: len(tables)]) == tables}
+    near = [".".join((*tables, close)) for close in get_close_matches(name, beside, n=1)]
+    meant = near or [".".join(path) for path in known if path[-1] == name]
+    return f", did you mean {' or '.join(meant[:2])}?" if meant else ""
+
+
+def _choices(kind: Any, where: Iterable[Step]) -> str:
     """What a key may be, where it is one of several: `mean or quantile`."""
-    for name, _ in steps:
-        kind = get_type_hints(kind)[name] if name else get_args(kind)[0]
+    for step in where:
+        kind = get_type_hints(kind)[step] if isinstance(step, str) else get_args(kind)[0]
     told: list[str] = []
     for choice in get_args(kind) or (kind,):
         if get_origin(choice) is Literal:

@@ -64,6 +64,7 @@ class Agent:
                     asked=name,
                     engines=",".join(servers(replicas)),
                     fix='give each server line of haproxy.cfg its agent-send "NAME\\n"',
+                    kept_back=self._seldom.kept_back,
                 )
             )
         return agent_check.nobody(replicas, name).encode("ascii")

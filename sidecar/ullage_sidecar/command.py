@@ -33,6 +33,12 @@ LOOK_EVERY_S: Final = 0.1
 ANSWER_WITHIN_S: Final = 5.0
 
 
+_EPILOG: Final = (
+    "exit status: 0 done; 1 the time was up, the drain was ended, or no sidecar answers; 2 wrong "
+    "usage, or no such engine; 130 Ctrl-C"
+)
+
+
 class CommandError(Exception):
     """It cannot be done; the message says why, the status what the process exits with."""
 
@@ -200,6 +206,7 @@ def _parser() -> argparse.ArgumentParser:
         help="wait until nothing runs on it, this many seconds at most; default: do not wait",
     )
     for command in (drain, undrain, status):
+        command.epilog = _EPILOG
         command.add_argument("--config", type=Path, metavar="FILE", help="the sidecar's own")
         command.add_argument("--socket", metavar="PATH", help="the sidecar's own")
     return parser

@@ -8,7 +8,7 @@ url = "http://gpu-03:8000"     # where routers reach it; /health is asked there 
 import math
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -94,10 +94,14 @@ def read(path: Path | None, flags: Mapping[str, Any]) -> Config:
     """Read and check everything. Raises `ConfigError`. URLs come back in normal form."""
     config = load(Config, path, flags)
     origin = _Origin(str(path or "defaults"), flags)
-    _check_sums(config, origin)
-    _check_patience(config, origin)
-    _check_places(config, origin)
-    return msgspec.structs.replace(config, engine=_checked_engines(config.engine, origin))
+    checks = (_sums, _patience, _places, _engines)
+    faults = [fault for check in checks for fault in check(config, origin)]
+    if faults:
+        raise ConfigError(*faults)
+    engines = (
+        msgspec.structs.replace(entry, url=parse_base_url(entry.url)[0]) for entry in config.engine
+    )
+    return msgspec.structs.replace(config, engine=tuple(engines))
 
 
 def engine_flags(texts: Sequence[str]) -> list[dict[str, str]]:
@@ -117,13 +121,13 @@ class _Origin:
         self._file = file
         self._flags = flags
 
-    def fault(self, key: str, value: object, wanted: str) -> ConfigError:
+    def fault(self, key: str, value: object, wanted: str) -> str:
         top = key.partition(".")[0].partition("[")[0]
         origin = f"--{top}" if top in self._flags else self._file
-        return ConfigError(f"{key} = {value!r}: {wanted} ({origin})")
+        return f"{key} = {value!r}: {wanted} ({origin})"
 
 
-def _check_sums(config: Config, origin: _Origin) -> None:
+def _sums(config: Config, origin: _Origin) -> Iterator[str]:
     score, warm_up = config.score, config.warm_up
     tables = {"score": score, "score.short": score.short, "score.long": score.long}
     for table, of in tables.items():
@@ -131,20 +135,20 @@ def _check_sums(config: Config, origin: _Origin) -> None:
         if not math.isclose(total, 1.0, rel_tol=0.0, abs_tol=WEIGHTS_TOLERANCE):
             weights = ("free_weight", "running_weight", "waiting_weight")
             key = " + ".join(f"{table}.{weight}" for weight in weights)
-            raise origin.fault(key, round(total, 9), "wanted a sum of 1")
+            yield origin.fault(key, round(total, 9), "wanted a sum of 1")
     if warm_up.ramp_until_s < warm_up.zero_until_s:
-        raise origin.fault(
+        yield origin.fault(
             "warm_up.ramp_until_s",
             warm_up.ramp_until_s,
             f"wanted warm_up.zero_until_s = {warm_up.zero_until_s!r} or more",
         )
 
 
-def _check_patience(config: Config, origin: _Origin) -> None:
+def _patience(config: Config, origin: _Origin) -> Iterator[str]:
     scrape, signs_of_life_s = config.scrape, config.health.signs_of_life_s
     least_s = round(scrape.interval_s + SCRAPE_LATE_S, 9)
     if scrape.when is not When.NEVER and signs_of_life_s < least_s:
-        raise origin.fault(
+        yield origin.fault(
             "health.signs_of_life_s",
             signs_of_life_s,
             f"wanted scrape.interval_s + {SCRAPE_LATE_S!r} = {least_s!r} or more, "
@@ -152,36 +156,38 @@ def _check_patience(config: Config, origin: _Origin) -> None:
         )
 
 
-def _check_places(config: Config, origin: _Origin) -> None:
+def _places(config: Config, origin: _Origin) -> Iterator[str]:
     path_bytes = len(os.fsencode(config.socket))
     if not 0 < path_bytes <= SOCKET_PATH_BYTES or "\0" in config.socket:
         wanted = f"wanted a path of 1 to {SOCKET_PATH_BYTES} bytes"
-        raise origin.fault("socket", config.socket, wanted)
+        yield origin.fault("socket", config.socket, wanted)
     places = {"listen": config.listen, "agent_listen": config.agent_listen}
     for key, place in places.items():
         try:
             if place or key == "listen":
                 parse_listen(place)
         except AddressError as error:
-            raise origin.fault(key, place, _wanted(error)) from error
+            yield origin.fault(key, place, _wanted(error))
 
 
-def _checked_engines(entries: tuple[EngineEntry, ...], origin: _Origin) -> tuple[EngineEntry, ...]:
-    if not entries:
-        raise origin.fault("engine", [], "wanted at least one [[engine]], or --engine [NAME=]URL")
-    checked: list[EngineEntry] = []
-    for index, entry in enumerate(entries):
-        if entry.name in [other.name for other in checked]:
+def _engines(config: Config, origin: _Origin) -> Iterator[str]:
+    if not config.engine:
+        yield origin.fault("engine", [], "wanted at least one [[engine]], or --engine [NAME=]URL")
+    names: set[str] = set()
+    urls: set[str] = set()
+    for index, entry in enumerate(config.engine):
+        if entry.name in names:
             wanted = "wanted a name that no other engine has"
-            raise origin.fault(f"engine[{index}].name", entry.name, wanted)
+            yield origin.fault(f"engine[{index}].name", entry.name, wanted)
+        names.add(entry.name)
         try:
             url, _ = parse_base_url(entry.url)
         except AddressError as error:
-            raise origin.fault(f"engine[{index}].url", entry.url, _wanted(error)) from error
-        if url in [other.url for other in checked]:
-            raise origin.fault(f"engine[{index}].url", url, "wanted a URL that no other engine has")
-        checked.append(msgspec.structs.replace(entry, url=url))
-    return tuple(checked)
+            yield origin.fault(f"engine[{index}].url", entry.url, _wanted(error))
+            continue
+        if url in urls:
+            yield origin.fault(f"engine[{index}].url", url, "wanted a URL that no other engine has")
+        urls.add(url)
 
 
 def _wanted(error: AddressError) -> str:

@@ -80,6 +80,7 @@ class DummyClient:
     ) -> None:
         self._session = session
         self._url = url
+        self._key = ""
         self._headers = {"User-Agent": f"ullage-sidecar/{version} (warm-up)"}
         if rank is not None:
             self._headers["X-data-parallel-rank"] = str(rank)
@@ -92,6 +93,7 @@ class DummyClient:
     def use_key(self, api_key: str) -> None:
         """Say this API key with every request."""
         self._headers["Authorization"] = f"Bearer {api_key}"
+        self._key = api_key
 
     async def models(self) -> Models:
         """Ask what there is. Raises `RefusedError`, `FailedError`."""
@@ -168,16 +170,21 @@ class DummyClient:
             hint = "the key in engine[].api_key_file is refused" if has_one else _NO_KEY
             raise RefusedError(f"{path}: status {status}; {hint}")
         if status in _NOT_OFFERED:
-            raise NotOfferedError(f"{path}: status {status}{_words(content)}")
+            raise NotOfferedError(f"{path}: status {status}{_words(content, self._key)}")
         raise FailedError(f"{path}: status {status}")
 
 
-def _words(content: bytes) -> str:
-    """The server's own words, where it gives them as OpenAI's API does; fit for a log."""
+def _words(content: bytes, key: str) -> str:
+    """The server's own words, where it gives them as OpenAI's API does; fit for a log.
+
+    Some repeat the key that they were sent: it is left out.
+    """
     try:
         fault = msgspec.json.decode(content)
         message = str((fault.get("error") or fault)["message"])
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         return ""
+    if key:
+        message = message.replace(key, "***")
     plain = " ".join(message.encode("ascii", "backslashreplace").decode().split())
     return ": " + "".join(char if char.isprintable() else "?" for char in plain[:WORDS])

@@ -113,7 +113,8 @@ class Node:
             self._engines[key] = fold(engine, Woken(), now_s)
         self._published_is_old()
         if self._away.allows(now_s):
-            _log.warning(line("was_away", seconds=round(away_s, 1), why="stopped, or starved"))
+            why, kept_back = "stopped, or starved", self._away.kept_back
+            _log.warning(line("was_away", why=why, seconds=round(away_s, 1), kept_back=kept_back))
 
     def hear(self, datagrams: bytes, now_s: float) -> None:
         """Take in datagrams of one plugin. Whatever they hold, nothing is raised.

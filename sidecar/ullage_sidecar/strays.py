@@ -30,7 +30,8 @@ class Strays:
         """Take note of what is no datagram of ours."""
         self.malformed += 1
         if self._seldom["malformed"].allows(now_s):
-            _log.warning(line("malformed", why=error, total=self.malformed))
+            kept_back = self._seldom["malformed"].kept_back
+            _log.warning(line("malformed", why=error, total=self.malformed, kept_back=kept_back))
 
     def turn_away(self, hello: Hello, configured: Iterable[str], now_s: float) -> None:
         """Take note of a server that the configuration does not know."""
@@ -43,6 +44,7 @@ class Strays:
                     pid=hello.pid,
                     configured=",".join(configured),
                     fix="set ULLAGE_ENGINE of that vLLM to a configured name, or add an [[engine]]",
+                    kept_back=self._seldom["unmatched"].kept_back,
                 )
             )
 
@@ -57,5 +59,6 @@ class Strays:
                     heard_pid=heard.pid,
                     ignored_pid=ignored.pid,
                     fix="give each vLLM of this node its own ULLAGE_ENGINE and [[engine]]",
+                    kept_back=self._seldom["rival"].kept_back,
                 )
             )

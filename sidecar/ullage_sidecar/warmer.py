@@ -146,7 +146,7 @@ class _WarmUp:
     async def _all_rounds(self) -> None:
         if self.key_file:
             # Elsewhere: a file system may hang.
-            self.client.use_key(await asyncio.to_thread(_key_in, Path(self.key_file)))
+            self.client.use_key(await asyncio.to_thread(key_in, Path(self.key_file)))
         hello, settings = self.hello, self.node.config.warm_up
         models, _ = await self._patiently(self.client.models)
         each = round_of(
@@ -190,7 +190,7 @@ class _WarmUp:
             raise fault
 
 
-def _key_in(file: Path) -> str:
+def key_in(file: Path) -> str:
     """The API key. Raises `RefusedError`: the operator's fault."""
     where = f"engine[].api_key_file = {str(file)!r}"
     try:

@@ -173,7 +173,8 @@ class Watchers:
             request.transport.abort()
         if self._seldom.allows(self._clock()):
             why = f"took nothing for {STALLED_S:g} s"
-            _log.warning(line("watcher_cut_off", peer=request.remote, why=why))
+            peer, kept_back = request.remote, self._seldom.kept_back
+            _log.warning(line("watcher_cut_off", peer=peer, why=why, kept_back=kept_back))
 
     def _look_soon(self) -> None:
         """Something has come in: look at it, and at what else comes by then."""

@@ -17,7 +17,10 @@ import msgspec
 from prometheus_client import Metric
 
 import ullage_router.config
+import ullage_router.log_events
+import ullage_shared.log_events
 import ullage_sidecar.config
+import ullage_sidecar.log_events
 from exposed import router_families, sidecar_families
 from ullage_router.core.decide import Why
 from ullage_shared.config import keys
@@ -95,11 +98,76 @@ def _snapshot() -> str:
     return _table(("field", "meaning"), rows)
 
 
+def _events() -> str:
+    """Every event of the log, with its levels as they stand in the source."""
+    logged = events()
+    rows = [
+        (
+            f"`{event}`",
+            "both" if who == "shared" else who,
+            ", ".join(sorted(logged[event, who])),
+            meaning,
+        )
+        for who, known in EVENTS.items()
+        for event, meaning in known.items()
+    ]
+    return _table(("event", "logged by", "level", "meaning"), rows)
+
+
+EVENTS: Final = {
+    "router": ullage_router.log_events.EVENTS,
+    "sidecar": ullage_sidecar.log_events.EVENTS,
+    "shared": ullage_shared.log_events.EVENTS,
+}
+"""By the package that logs them."""
+_LEVELS: Final = ("debug", "info", "warning", "error")
+_MADE_ELSEWHERE: Final = {
+    "request": {"info"},
+    "warm_up": {"info", "warning"},
+    "not_http": {"warning"},
+    "log_lines_dropped": {"warning"},
+    "message": {"any"},
+}
+"""Levels of lines that are not made where they are logged."""
+
+
+def events() -> dict[tuple[str, str], set[str]]:
+    """The levels of every event that the code logs, by event and package."""
+    found: dict[tuple[str, str], set[str]] = {}
+    root = Path(__file__).parents[2]
+    for who in EVENTS:
+        for path in (root / who).rglob("*.py"):
+            for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not isinstance(call, ast.Call) or not call.args:
+                    continue
+                event, level = _event_in(call), _called(call)
+                if event is not None:
+                    found.setdefault((event, who), set(_MADE_ELSEWHERE.get(event, ())))
+                inner = call.args[0]
+                if level in _LEVELS and isinstance(inner, ast.Call):
+                    inside = _event_in(inner)
+                    if inside is not None:
+                        found.setdefault((inside, who), set()).add(level)
+    return found
+
+
+def _event_in(call: ast.Call) -> str | None:
+    """The event of `line("event", …)`."""
+    if _called(call) != "line" or not call.args or not isinstance(call.args[0], ast.Constant):
+        return None
+    return str(call.args[0].value)
+
+
+def _called(call: ast.Call) -> str:
+    return getattr(call.func, "id", getattr(call.func, "attr", ""))
+
+
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "router keys": lambda: key_table(ullage_router.config.Config),
     "reasons": _reasons,
     "sidecar keys": _sidecar_keys,
     "snapshot": _snapshot,
+    "log lines": _events,
     "router metrics": lambda: metric_table(router_families()),
     "sidecar metrics": lambda: metric_table(sidecar_families()),
 }

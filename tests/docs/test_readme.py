@@ -7,6 +7,7 @@ import pytest
 
 import tables
 import ullage_router.__main__
+import ullage_router.cli
 import ullage_sidecar.__main__
 import ullage_sidecar.config
 
@@ -29,18 +30,42 @@ def test_every_key_and_metric_is_described(name):
     assert [row[0] for row in rows if len(row[-1]) < 10] == []
 
 
+def test_every_event_that_the_code_logs_is_described_and_no_other():
+    described = {(event, who) for who, known in tables.EVENTS.items() for event in known}
+    logged = tables.events()
+    assert described == logged.keys()
+    assert all(logged.values()), "an event without a level"
+
+
 @pytest.mark.parametrize("command", [ullage_router.__main__, ullage_sidecar.__main__])
 def test_the_readme_shows_only_flags_that_exist(command, capsys):
     name = command.__name__.partition(".")[0].replace("_", "-")
-    with pytest.raises(SystemExit):
-        command.main(["--help"])
-    offered = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
-    shown = set()
+    shown = {}
     for line in README.read_text(encoding="utf-8").splitlines():
         if line.startswith(f"{name} "):
-            shown |= set(re.findall(r"--[a-z-]+", line))
+            word = line.split()[1]
+            of = word if word in command.COMMANDS else ""
+            shown.setdefault(of, set()).update(re.findall(r"--[a-z-]+", line))
     assert shown
-    assert shown <= offered
+    for subcommand, flags in shown.items():
+        with pytest.raises(SystemExit):
+            command.main([*filter(None, [subcommand]), "--help"])
+        offered = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+        assert flags <= offered, subcommand
+
+
+@pytest.mark.parametrize("command", [ullage_router.__main__, ullage_sidecar.__main__])
+def test_help_names_every_subcommand_and_the_exit_status(command, capsys):
+    with pytest.raises(SystemExit):
+        command.main(["--help"])
+    said = capsys.readouterr().out
+    assert "exit status: 0 " in said
+    for subcommand in command.COMMANDS:
+        assert re.search(rf"^  {subcommand}\b", said, re.M), subcommand
+        with pytest.raises(SystemExit) as ended:
+            command.main([subcommand, "--help"])
+        assert ended.value.code == 0
+        assert "exit status" in capsys.readouterr().out, subcommand
 
 
 def test_the_makefile_has_the_targets_that_the_readme_names():
@@ -57,7 +82,7 @@ def test_every_configuration_in_the_readme_is_accepted(tmp_path):
         file = tmp_path / f"{command}.toml"
         file.write_text(text)
         if command == "router":
-            arguments = ullage_router.__main__.parser().parse_args(["--config", str(file)])
-            assert ullage_router.__main__.configure(arguments).sidecars
+            arguments = ullage_router.cli.parser().parse_args(["--config", str(file)])
+            assert ullage_router.cli.configure(arguments).sidecars
         else:
             assert ullage_sidecar.config.read(file, {}).engine

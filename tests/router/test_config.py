@@ -165,13 +165,21 @@ def test_a_file_that_cannot_be_used_is_named(content: bytes | None, told: str, f
     assert str(file) in str(error.value)
 
 
-def test_a_wrong_configuration_is_exit_status_2_and_one_line(
+def test_a_wrong_configuration_is_exit_status_2_and_a_line_for_each_fault(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["--listen", "nonsense"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("ullage-router: listen = 'nonsense': wanted host:port")
-    assert said.count("\n") == 1
+    assert main(["--listen", "nonsense", "--admin", "none"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in said] == ["ullage-router"] * 3
+    assert [line.split()[1] for line in said] == ["listen", "admin", "replicas,"]
+
+
+def test_all_that_does_not_go_together_is_told_at_once(file: Path) -> None:
+    file.write_text("poll_interval_s = 3\nlisten = 'x'\n[affinity]\nstay_above = 0.1")
+    with pytest.raises(ConfigError) as error:
+        configured("--config", str(file))
+    keys_told = [fault.split()[0].rstrip(",") for fault in error.value.faults]
+    assert keys_told == ["listen", "choose.stale_after_s", "affinity.stay_above", "replicas"]
 
 
 def test_every_key_says_what_it_is() -> None:

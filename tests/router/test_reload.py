@@ -17,9 +17,10 @@ from scripted_backend import LAST_CHUNK, Backend, Call, answering, chunk, chunke
 from serving import Serving, serving
 from sidecar_stand_in import SidecarStandIn
 from snapshots import document, snapshot
-from ullage_router.config import Config, Limits, Policy, RetryPolicy, Tls
+from ullage_router.config import Config, Limits, Policy, RetryPolicy, Tls, Trace
 from ullage_router.reload import changes
 from ullage_shared.config import ConfigError
+from ullage_shared.log import Line
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +52,7 @@ def test_every_changed_key_is_named() -> None:
         (Config(admin="127.0.0.1:1"), "admin"),
         (Config(workers=2), "workers"),
         (Config(tls=Tls(certificate="cert.pem")), "tls.certificate"),
+        (Config(trace=Trace(otlp="http://c:4318")), "trace.otlp"),
         (Config(listen="127.0.0.1:1", workers=2, replicas=(A,)), "listen, workers"),
     ],
 )
@@ -82,6 +84,18 @@ async def test_everything_else_is_applied(caplog: pytest.LogCaptureFixture) -> N
             assert (await client.ask(request(body=b"x" * 11))).status == 413
             running.service.reload(lambda: changed)
             assert caplog.messages[-1] == "reloaded changed=nothing"
+
+
+async def test_the_access_log_can_be_turned_on_and_off() -> None:
+    lines: list[Line] = []
+    async with Backend(answering(response(b""))) as backend:
+        off = Config(replicas=(backend.url,))
+        on = msgspec.structs.replace(off, access_log=True)
+        async with serving(off, lines.append) as it:
+            for config in (off, on, off):
+                it.service.reload(lambda config=config: config)
+                await (await it.client()).ask(request())
+    assert [line.fields["end"] for line in lines] == ["whole"]
 
 
 async def test_a_removed_replica_finishes_what_it_has_and_is_asked_nothing_more() -> None:

@@ -35,8 +35,16 @@ def test_file_flags_and_defaults_in_that_order_of_weakness(tmp_path):
     [
         ("", "name: is missing (x.toml)"),
         ("name = 5", "name = 5: wanted a string (x.toml)"),
-        ("name = 'a'\nnam = 1", "nam: no such key (x.toml)"),
-        ("name = 'a'\n[window]\nspan = 1", "window.span: no such key (x.toml)"),
+        ("name = 'a'\nnam = 1", "nam: no such key, did you mean name? (x.toml)"),
+        (
+            "name = 'a'\n[window]\nspan = 1",
+            "window.span: no such key, did you mean window.span_s? (x.toml)",
+        ),
+        (
+            "name = 'a'\nspan_s = 1",
+            "span_s: no such key, did you mean window.span_s? (x.toml)",
+        ),
+        ("name = 'a'\nother = 1", "other: no such key (x.toml)"),
         ("name = 'a'\n[window]\nspan_s = -1", "window.span_s = -1: wanted a number > 0.0 (x.toml)"),
         ("name = 'a'\nports = [1, 'b']", "ports[1] = 'b': wanted a whole number (x.toml)"),
     ],
@@ -46,6 +54,53 @@ def test_a_fault_names_key_value_wanted_and_file(tmp_path, text, complaint):
     with pytest.raises(ConfigError) as refused:
         load(Outer, path, {})
     assert str(refused.value).replace(str(path), "x.toml") == complaint
+
+
+EVERY_FAULT = """
+nam = 1
+ports = [1, 'b', 2, -0.5]
+windows = [{}]
+
+[window]
+span_s = 'long'
+"a.b" = 1
+"""
+
+
+def test_every_fault_is_told_and_each_once(tmp_path):
+    with pytest.raises(ConfigError) as refused:
+        load(Outer, written(tmp_path, EVERY_FAULT), {"ports": [1, "b", 2, -0.5]})
+    assert sorted(fault.rpartition(" (")[0] for fault in refused.value.faults) == [
+        "nam: no such key, did you mean name?",
+        "name: is missing",
+        "ports[1] = 'b': wanted a whole number",
+        "ports[3] = -0.5: wanted a whole number",
+        "window.a.b: no such key",
+        "window.span_s = 'long': wanted a number",
+        "windows: no such key, did you mean window?",
+    ]
+    assert str(refused.value) == "; ".join(refused.value.faults)
+
+
+@pytest.mark.parametrize(
+    "text", ["window = 5", "name = []", "ports = 'x'", "window = [1, 2]", "ports = [[], {}]"]
+)
+def test_looking_for_faults_comes_to_an_end(tmp_path, text):
+    with pytest.raises(ConfigError):
+        load(Outer, written(tmp_path, text), {})
+
+
+def test_what_is_wrong_is_not_changed_for_whoever_gave_it():
+    flags = {"name": "a", "ports": ["x"]}
+    with pytest.raises(ConfigError):
+        load(Outer, None, flags)
+    assert flags == {"name": "a", "ports": ["x"]}
+
+
+def test_a_fault_repeats_no_password():
+    with pytest.raises(ConfigError) as refused:
+        load(Outer, None, {"name": ["http://me:secret@host:1"]})
+    assert "secret" not in str(refused.value)
 
 
 def test_a_fault_of_a_flag_names_the_flag(tmp_path):

@@ -66,7 +66,7 @@ async def test_sigterm_and_sigint_end_it_cleanly(sidecar, engine_url):
         assert (await sidecar.get("/healthz"))[0] == 200
         assert await sidecar.stop(number) == 0
         assert not sidecar.socket.exists()
-        assert sidecar.said[-1] == "level=INFO stopped\n"
+        assert sidecar.said[-1].endswith(" level=INFO stopped\n")
 
 
 async def test_a_killed_sidecar_is_whole_again_within_a_heartbeat(sidecar, engine_url, sender_to):

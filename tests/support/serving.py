@@ -1,7 +1,7 @@
 """The router's `Service` in this process: what the command runs, without the process around it."""
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +12,7 @@ from raw_client import Client
 from ullage_router.config import Config
 from ullage_router.serve import Service, service
 from ullage_shared.address import Address
+from ullage_shared.log import Line
 
 
 @dataclass
@@ -37,10 +38,12 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(config: Config) -> AsyncIterator[Serving]:
+async def serving(
+    config: Config, put: Callable[[Line], None] = lambda _: None
+) -> AsyncIterator[Serving]:
     """Run it on free ports of the loopback; it is stopped without grace."""
     loopback = Address("127.0.0.1", 0)
-    async with service(config) as running:
+    async with service(config, put) as running:
         address, admin = await running.open(loopback, loopback)
         assert isinstance(admin, Address)
         it = Serving(running, address, admin)

@@ -62,6 +62,16 @@ def test_what_is_not_told_is_named_with_the_traffic_that_would_tell_it(capsys, t
     assert parse(out).steps == pytest.approx(TRUTH, rel=0.01)
 
 
+def test_of_a_recording_that_is_cut_off_that_is_said(recording, capsys, tmp_path):
+    file = tmp_path / "cut.ulg"
+    file.write_bytes(recording.read_bytes()[:-5])
+    assert status_of("fit", file) == 0
+    said = f"{file}: cut off in the midst of a record, its last 91 bytes are left out"
+    assert said in capsys.readouterr().err
+    assert status_of("fit", recording) == 0
+    assert "cut off" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "status", "fault"),
     [

@@ -65,7 +65,10 @@ def test_a_run_prints_a_table_for_each_cell_and_then_the_bar(lab, capsys):
     assert titles == ["**chat, 50% load**", "**chat, 85% load**", "**The bar, cell by cell**"]
 
 
-def test_every_flag_reaches_the_plan(lab):
+def test_every_flag_reaches_the_plan(lab, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for workload in ("a", "b.jsonl"):
+        (tmp_path / workload).touch()
     argv = "run --workload a --workload b.jsonl --workload a --policy ullage --policy round_robin"
     argv += " --replicas 8 --routers 4 --load 1.1,0.5 --seeds 1 --requests 30 --slo-ttft 2"
     argv += " --slo-tpot 0.05 --jobs 3"
@@ -145,7 +148,7 @@ def test_strict_tells_a_missed_bar_by_the_status(lab):
         (["run", "--workload", "a", "--json", "/no/such/r.json"], "no such folder: /no/such"),
         (["run", "--workload", "a", "--json", "/tmp"], "--json /tmp: a folder; wanted a file"),
         (["run", "--workload", "a", "--report", "/dev/null"], "--report /dev/null: File exists"),
-        (["run", "--workload", "a", "--policy", "x"], "--policy x: wanted one of ullage,"),
+        (["run", "--workload", "chat", "--policy", "x"], "--policy 'x': wanted one of ullage,"),
         (["show", "/no/such.json"], "/no/such.json: cannot be read: No such file"),
         (["fly"], "invalid choice: 'fly'"),
         ([], "COMMAND"),
@@ -154,6 +157,21 @@ def test_strict_tells_a_missed_bar_by_the_status(lab):
 def test_nonsense_is_refused_with_status_2_before_anything_runs(lab, capsys, argv, message):
     lab.stop_after = 0
     assert status_of(*argv) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["run", "search"])
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--workload", "none"], "--workload 'none': wanted a file, or one of short"),
+        (["--workload", "chat", "--scenario", "x"], "--scenario 'x': wanted one of plain, slow"),
+        (["--workload", "chat", "--engine", "x"], "--engine 'x': wanted a file, or one of"),
+    ],
+)
+def test_names_are_looked_up_before_vllm_is_loaded(command, flags, message, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, LAB, None)  # An import that fails.
+    assert status_of(command, *flags) == 2
     assert message in capsys.readouterr().err
 
 

@@ -16,6 +16,13 @@ ARGV = ("search", "--workload", "chat", "--workload", "my.jsonl", "--way", "weig
 ARGV += ("--trials", "30", "--seeds", "2")
 
 
+@pytest.fixture(autouse=True)
+def files(monkeypatch, tmp_path):
+    """That the workload is there is looked up; what is in it, the made-up lab does not read."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.jsonl").touch()
+
+
 @pytest.fixture
 def lab(monkeypatch):
     lab = MadeUpLab(bowl)

@@ -18,9 +18,10 @@ from signal import SIG_DFL, SIGINT, signal
 from typing import Final
 
 from ullage_tune import generated
-from ullage_tune.engine_file import EngineError, engine_of
+from ullage_tune.engine_file import engine_of
 from ullage_tune.gpu import Engine
 from ullage_tune.grid import OMNISCIENT, Cell, Measured
+from ullage_tune.known import looked_up
 from ullage_tune.measure import summarise
 from ullage_tune.plan import Plan, PlanError, Task
 from ullage_tune.policies import POLICIES
@@ -47,17 +48,7 @@ def tasks(plan: Plan) -> Sequence[Task]:
 
 def cells(plan: Plan) -> Sequence[Cell]:
     """Where policies meet. Raises `PlanError`, as above, or where a trace has no such seeds."""
-    for kind, wanted, there in (
-        ("policy", plan.policies, POLICIES),
-        ("scenario", plan.scenarios, SCENARIOS),
-    ):
-        for name in wanted:
-            if name not in there:
-                raise PlanError(f"--{kind} {name!r}: wanted one of {', '.join(there)}")
-    try:
-        engine = engine_of(plan.engine)
-    except EngineError as error:
-        raise PlanError(f"--engine {error}") from None
+    engine = looked_up(plan)
     for name in plan.workloads:
         draws = [_draw(name, plan.requests, seed) for seed in range(plan.seeds)]
         if not draws[0].requests:
@@ -137,9 +128,6 @@ def _draw(name: str, requests: int, seed: int) -> Workload:
         return generated.workload(name, requests, seed)
     try:
         return read_trace(Path(name), skip=seed * requests, limit=requests)
-    except FileNotFoundError:
-        known = ", ".join(generated.WORKLOADS)
-        raise PlanError(f"--workload {name!r}: wanted a file, or one of {known}") from None
     except (OSError, TraceError) as error:
         raise PlanError(f"--workload {name}: {error}") from error
 

@@ -16,6 +16,10 @@ LAB: Final = "ullage_tune.experiment"
 """Imported when something is to be run, not before: vLLM comes with it."""
 
 
+SCENARIO_NAMES: Final = ("plain", "slow", "lost")
+"""What may befall a cluster; see `scenarios`, which comes with vLLM."""
+
+
 class PlanError(Exception):
     """The user's fault. The message names the flag or the file, and what was wanted."""
 

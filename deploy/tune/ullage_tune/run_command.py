@@ -24,6 +24,7 @@ from ullage_tune.flags import (
     plan_of,
 )
 from ullage_tune.grid import OURS, Grid, Measured, PairError, in_full
+from ullage_tune.known import looked_up
 from ullage_tune.plan import Lab, Plan, PlanError, Task, lab
 from ullage_tune.progress import Progress
 from ullage_tune.results import Experiment, ResultsError, read_json, versions, write_json
@@ -92,6 +93,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         _writable(arguments)
         plan = plan_of(arguments, policies=tuple(dict.fromkeys(arguments.policies)))
+        looked_up(plan)
         twins = lab()
         tasks = twins.tasks(plan)
     except PlanError as error:

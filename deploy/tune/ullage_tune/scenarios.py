@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ullage_tune.gpu import Engine, slowed
+from ullage_tune.plan import SCENARIO_NAMES
 from ullage_tune.world import Joining, Loss, Scenario
 
 COLD_S: Final = 15.0
@@ -42,9 +43,10 @@ def lost(engine: Engine, replicas: int, duration_s: float) -> Scenario:
     return replace(plain(engine, replicas, duration_s), events=events)
 
 
-SCENARIOS: Final[Mapping[str, Kind]] = {
-    "plain": Kind(plain, "nothing happens"),
-    "slow": Kind(slow, "one replica at half speed"),
-    "lost": Kind(lost, "one replica dies, a fresh one joins later"),
-}
+_KINDS: Final = (
+    Kind(plain, "nothing happens"),
+    Kind(slow, "one replica at half speed"),
+    Kind(lost, "one replica dies, a fresh one joins later"),
+)
+SCENARIOS: Final[Mapping[str, Kind]] = dict(zip(SCENARIO_NAMES, _KINDS, strict=True))
 """By name."""

@@ -32,6 +32,7 @@ from ullage_router.http.listener import Guest
 from ullage_router.http.message import Request, whole_response
 from ullage_router.http.request import BODY, CONTINUE, HEAD, IDLE, TUNNEL, Phase, RequestReader
 from ullage_router.http.sockets import keep_alive
+from ullage_router.http.story import End, tell_short
 
 if TYPE_CHECKING:
     from ullage_router.http.proxy import Proxy
@@ -256,7 +257,7 @@ class Downstream(Guest):
             request = self._waiting.popleft()
             self.due_s = inf
             if request.target != _MODELS or not self._answered_here(request):
-                self._exchange = Exchange(self._proxy, self, request)
+                self._exchange = self._proxy.exchange(self._proxy, self, request)
                 self._exchange.start()
         self._serving = False
         if self._exchange is not None or self._waiting or not self._idle:
@@ -297,6 +298,7 @@ class Downstream(Guest):
         keep_alive = request.keep_alive and not self._proxy.stopping and not request.http_1_0
         content_type = (b"Content-Type", b"application/json")
         self.write(whole_response(200, (content_type,), body, keep_alive=keep_alive))
+        tell_short(self._proxy.witnesses, request, 200, End.WHOLE)
         if not keep_alive:
             self._close()
         return True
@@ -310,6 +312,7 @@ class Downstream(Guest):
         self._proxy.router.refusals[refusal.code] += 1
         self.due_s = inf
         self.write(refusal.render(None, keep_alive=False))
+        tell_short(self._proxy.witnesses, None, refusal.status, refusal.code)
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self.pause_reading(paused=False)

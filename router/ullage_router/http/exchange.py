@@ -36,7 +36,7 @@ from ullage_router.http.errors import (
 )
 from ullage_router.http.events import FirstEvent
 from ullage_router.http.listener import NO_ROOM
-from ullage_router.http.message import Head, Request, request_head
+from ullage_router.http.message import Head, Request, request_head, shown
 from ullage_router.http.turns import LARGE_BYTES
 from ullage_router.http.upstream import Failure, Upstream
 from ullage_router.tally import Tally
@@ -309,7 +309,7 @@ class Exchange:
             self._dispatch(None)
         else:
             self._first_event = None
-            self._proxy.router.failed(self._replica, failure, problem)
+            self._proxy.router.failed(self._replica, failure, problem, shown(self._id))
             late = failure is Failure.TIMEOUT
             refusal = (replica_late if late else replica_failed)(self._called, problem.rstrip("."))
             why_not = self._elsewhere(server_gone=not late)

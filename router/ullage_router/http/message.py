@@ -62,6 +62,15 @@ _SWITCHED: Final = 101
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
+MOST_SHOWN: Final = 160
+"""Characters of what a client has named, in a log."""
+
+
+def shown(said: bytes) -> str:
+    """What a client has named, for a log."""
+    return said[:MOST_SHOWN].decode("latin-1")
+
+
 class Fields(msgspec.Struct, frozen=True, gc=False):
     """A head's fields, sorted."""
 

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import resource
 import ssl
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from math import inf
 from random import Random
 from typing import Final, cast
@@ -14,9 +14,12 @@ from ullage_router.config import Config, Limits
 from ullage_router.core.budget import RetryBudget
 from ullage_router.core.policy import AffinityPolicy, RetryPolicy
 from ullage_router.http.downstream import Downstream
+from ullage_router.http.exchange import Exchange
 from ullage_router.http.listener import Listener
-from ullage_router.http.message import NOTED
+from ullage_router.http.message import NOTED, shown
 from ullage_router.http.pool import Pool
+from ullage_router.http.story import NOTED as TOLD
+from ullage_router.http.story import ToldExchange, Witness
 from ullage_router.http.turns import Turns
 from ullage_router.lateness import BOUNDS
 from ullage_router.router import Router
@@ -61,12 +64,15 @@ class Proxy:
         self.name_why = False
         self.late_s = Histogram(BOUNDS)
         """How late the event loop was, each time that somebody looked."""
+        self.exchange: type[Exchange] = Exchange
+        self.witnesses: tuple[Witness, ...] = ()
+        """Who is told of each request."""
         self.handshakes_failed = 0
         """Connections that ended before TLS's handshake did."""
         self.stopping = False
         self.clients: set[Downstream] = set()
         """Open client connections."""
-        self._note(AffinityPolicy())
+        self._note(AffinityPolicy().session_header.lower().encode())
         self._wake = asyncio.Event()
         self._hurry = False
         self._rng = rng
@@ -80,15 +86,21 @@ class Proxy:
         """Take on another configuration. What is under way keeps the limits it began with."""
         self.name_replica = config.name_replica
         self.name_why = config.name_why
-        self._note(config.affinity)
+        self._note(config.affinity.session_header.lower().encode())
         self.budget.policy = config.retry
         self.waiting.policy = config.queue
         self._use(config.limits)
 
-    def _note(self, affinity: AffinityPolicy) -> None:
-        """Which request headers choosing goes by."""
-        self.session_header = affinity.session_header.lower().encode()
-        self.noted = NOTED | ({self.session_header} - {b""})
+    def tell(self, witnesses: Iterable[Witness]) -> None:
+        """Have them told of each request that begins from now on."""
+        self.witnesses = tuple(witnesses)
+        self.exchange = ToldExchange if self.witnesses else Exchange
+        self._note(self.session_header)
+
+    def _note(self, session_header: bytes) -> None:
+        """Which request headers choosing goes by, and what is told of requests."""
+        self.session_header = session_header
+        self.noted = NOTED | ({session_header} - {b""}) | (TOLD if self.witnesses else frozenset())
         for client in self.clients:
             client.note(self.noted)
 
@@ -130,9 +142,9 @@ class Proxy:
     def out_of_descriptors(self, error: OSError) -> None:
         """The router's own limit was hit, not a replica's."""
         if self._seldom.allows(self.loop.time()):
-            _log.error(
-                line("out_of_descriptors", why=why_unreachable(error), fix="raise ulimit -n")
-            )
+            why, kept_back = why_unreachable(error), self._seldom.kept_back
+            fix = "raise ulimit -n"
+            _log.error(line("out_of_descriptors", why=why, fix=fix, kept_back=kept_back))
 
     def _handshake_failed(self, error: OSError) -> None:
         self.handshakes_failed += 1
@@ -141,8 +153,15 @@ class Proxy:
     def answer_cut(self, replica: str, request_id: bytes, problem: str) -> None:
         """A replica broke off in the midst of an answer. One line says so for many."""
         if self._cuts.allows(self.loop.time()):
-            who = request_id.decode("latin-1")
-            _log.warning(line("answer_cut", replica=replica, why=problem, request_id=who))
+            _log.warning(
+                line(
+                    "answer_cut",
+                    replica=replica,
+                    why=problem,
+                    request_id=shown(request_id),
+                    kept_back=self._cuts.kept_back,
+                )
+            )
 
     def client_left(self, client: Downstream) -> None:
         """A client connection is gone."""

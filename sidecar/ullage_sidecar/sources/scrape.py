@@ -162,7 +162,8 @@ class Scraper:
             fix = "set ULLAGE_SOCKET of that vLLM to the sidecar's, or let its /metrics be read"
             if self._node.has_plugin(self._server.name):
                 fix = "its plugin is silent as well: see the log of that vLLM"
-            _log.warning(line("scrape_fails", server=self._server.name, why=fault, fix=fix))
+            name, kept_back = self._server.name, self._seldom.kept_back
+            _log.warning(line("scrape_fails", server=name, why=fault, fix=fix, kept_back=kept_back))
         else:
             _log.info(line("scrape_works", server=self._server.name))
         self._said = fault

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ullage_tune.engine_file import LEAST, written
 from ullage_tune.fit.fitted import WANTED, FitError, Fitted, fit
-from ullage_tune.fit.recording import RecordingError, chosen, read
+from ullage_tune.fit.recording import RecordingError, chosen, cut_off, read
 from ullage_tune.fit.told import report
 from ullage_tune.flags import counted, failed
 from ullage_tune.gpu import StepModel
@@ -55,9 +55,12 @@ def run(arguments: argparse.Namespace) -> int:
     path, fixed = arguments.recording, dict(arguments.assume)
     flags = {name: value for name in LEAST if (value := getattr(arguments, name)) is not None}
     try:
-        key, said = chosen(read(path), arguments.server)
+        recording = read(path)
+        key, said = chosen(recording.engines, arguments.server)
     except RecordingError as error:
         return failed(str(error), 2)
+    if recording.cut_bytes:
+        print(f"{path}: {cut_off(recording)}", file=sys.stderr)
     try:
         fitted = fit(said, flags, fixed)
     except FitError as error:

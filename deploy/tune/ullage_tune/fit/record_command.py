@@ -121,10 +121,10 @@ async def _take(arguments: argparse.Namespace, file: IO[bytes]) -> int:
 def _tell(path: Path) -> int:
     """Say what has been recorded; the exit status."""
     try:
-        engines = read(path)
+        recording = read(path)
     except RecordingError as error:
         return failed(str(error), 1)
-    for key, said in sorted(engines.items()):
+    for key, said in sorted(recording.engines.items()):
         print(_line(key, said), file=sys.stderr)
     return 0
 

@@ -54,19 +54,36 @@ class Said:
         )
 
 
-def read(path: Path) -> Mapping[Key, Said]:
+class Recording(NamedTuple):
+    """A file."""
+
+    engines: Mapping[Key, Said]
+    """At least one."""
+    cut_bytes: int
+    """Of a datagram that is cut off at the end: it is left out."""
+
+
+def read(path: Path) -> Recording:
     """What the file says of each engine. Raises `RecordingError`."""
     try:
         stream = path.read_bytes()
     except OSError as error:
         raise RecordingError(f"{path}: {error.strerror}") from None
     try:
-        engines = heard(stream)
+        engines, cut_bytes = heard(stream), len(stream) - whole(stream)
     except DatagramError as error:
         raise RecordingError(f"{path}: {error}; wanted a recording of this version") from None
     if not engines:
         raise RecordingError(f"{path}: no plugin says in it who it is, as each does every second")
-    return engines
+    return Recording(engines, cut_bytes)
+
+
+def cut_off(recording: Recording) -> str:
+    """That its end is missing, in words."""
+    return (
+        f"cut off in the midst of a record, its last {recording.cut_bytes} bytes are left out; "
+        "what is behind them is not known"
+    )
 
 
 def heard(stream: bytes) -> Mapping[Key, Said]:

@@ -24,6 +24,7 @@ from ullage_tune.flags import (
     failed,
     plan_of,
 )
+from ullage_tune.known import looked_up
 from ullage_tune.plan import PlanError, lab
 from ullage_tune.search.objective import AIMS
 from ullage_tune.search.verdict import LEAST_SEEDS
@@ -103,6 +104,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         check_writable(arguments.json)
         plan = plan_of(arguments)
+        looked_up(plan)
         tried, plan = range(plan.seeds), replace(plan, seeds=plan.seeds + arguments.check_seeds)
         twins = lab()
         cells = tuple(twins.cells(plan))

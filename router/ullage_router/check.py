@@ -1,0 +1,122 @@
+"""`ullage-router check`: is this configuration in order, what would be in force, who answers?
+
+It reads what a start or a reload would read, certificates included, and says all that is wrong.
+With `--connect` it also asks each sidecar and each replica, those that sidecars publish as well,
+once: as this host reaches them, which is what routing will do.
+
+Exit status: see `ullage_shared.check`.
+"""
+
+import argparse
+import asyncio
+import ssl
+from collections.abc import Sequence
+from typing import Final
+
+import aiohttp
+
+from ullage_router import tls
+from ullage_router.cli import KEYS, add_keys, configure
+from ullage_router.config import Config, Tls, worker_count
+from ullage_router.tracing import require
+from ullage_shared import check, snapshot
+from ullage_shared.address import parse_base_url
+from ullage_shared.check import Asked, PeerError
+from ullage_shared.config import ConfigError
+from ullage_shared.log import add_log_flags
+
+_COMMAND: Final = "ullage-router check"
+_EXAMPLE: Final = Config(sidecars=("http://gpu-01:9400", "http://gpu-02:9400"))
+_OK: Final = 200
+
+
+def main(words: Sequence[str]) -> int:
+    """Check. Returns the exit status."""
+    command = _parser()
+    options = command.parse_args(words)
+    options.config = check.file_of(command, options)
+    given = options.config or any(getattr(options, key) is not None for key in KEYS)
+    try:
+        config = _EXAMPLE if options.print and not given else configure(options)
+        _read_files(config.tls)
+        require(config.trace.otlp)
+    except ConfigError as error:
+        return check.faults(_COMMAND, error.faults)
+    check.say(config, options, str(options.config or "The command line"), _rows(config))
+    if not options.connect:
+        return check.IN_ORDER
+    peers = tls.read(config.tls).peers
+    return check.say_asked(asyncio.run(_ask_all(config, peers)), as_comment=options.print)
+
+
+def _parser() -> argparse.ArgumentParser:
+    command = argparse.ArgumentParser(
+        allow_abbrev=False,
+        prog=_COMMAND,
+        description="Says whether a configuration is in order, and what would be in force.",
+        epilog=check.EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    check.add_flags(command)
+    add_keys(command)
+    add_log_flags(command)
+    return command
+
+
+def _read_files(files: Tls) -> None:
+    """Read certificates as a start would. Raises `ConfigError`, with all that is wrong."""
+    faults: list[str] = []
+    for part in (Tls(ca=files.ca), Tls(certificate=files.certificate, key=files.key)):
+        try:
+            tls.read(part)
+        except ConfigError as error:
+            faults += error.faults
+    if faults:
+        raise ConfigError(*faults)
+
+
+def _rows(config: Config) -> dict[str, str]:
+    workers = worker_count(config)
+    return {
+        "clients": f"{config.listen}, {'TLS' if config.tls.certificate else 'without TLS'}",
+        "operators": config.admin,
+        "sidecars": ", ".join(config.sidecars) or "none: nothing but own counts to go by",
+        "replicas": ", ".join(config.replicas) or "those of the sidecars",
+        "workers": f"{workers}, one for each core" if config.workers == "auto" else f"{workers}",
+    }
+
+
+async def _ask_all(config: Config, peers: ssl.SSLContext) -> list[Asked]:
+    connector = aiohttp.TCPConnector(ssl=peers, limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        sidecars = await asyncio.gather(*(_ask_sidecar(session, url) for url in config.sidecars))
+        urls = [parse_base_url(url)[0] for url in config.replicas]
+        urls += [replica.url for _, replicas in sidecars for replica in replicas]
+        each = [_ask_replica(session, url) for url in dict.fromkeys(urls)]
+        return [asked for asked, _ in sidecars] + await asyncio.gather(*each)
+
+
+async def _ask_sidecar(
+    session: aiohttp.ClientSession, url: str
+) -> tuple[Asked, Sequence[snapshot.Snapshot]]:
+    who = f"sidecar {url}"
+    try:
+        status, body = await check.ask(session, url + snapshot.PATH)
+        document, faults = snapshot.decode(body)
+    except PeerError as error:
+        return Asked(who, well=False, said=str(error)), ()
+    except snapshot.SnapshotError as error:
+        said = str(error) if status == _OK else f"status {status}: is it a sidecar?"
+        return Asked(who, well=False, said=said), ()
+    told = [f"{replica.id} is {replica.state}" for replica in document.replicas]
+    said = "; ".join([*told, *faults]) or "no replica"
+    return Asked(who, well=True, said=said), document.replicas
+
+
+async def _ask_replica(session: aiohttp.ClientSession, url: str) -> Asked:
+    who = f"replica {url}"
+    try:
+        status, _ = await check.ask(session, f"{url}/health")
+    except PeerError as error:
+        return Asked(who, well=False, said=str(error))
+    return Asked(who, well=status == _OK, said=f"/health says {status}")

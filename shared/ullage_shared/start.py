@@ -1,0 +1,32 @@
+"""How a command starts: what it needs is imported here, where its absence can be told in a line.
+
+Rules
+* Nothing is imported before `run` but the standard library: a bare install has no more.
+* Ctrl-C while it starts, or while a subcommand works, is no fault: status 130, and no traceback.
+
+Exit status: the subcommand's; 1 if a package is missing; 130 after Ctrl-C.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Final, cast
+
+MISSING: Final = 1
+INTERRUPTED: Final = 130
+_OURS: Final = "ullage"
+
+
+def run(command: str, extra: str, module: str, words: Sequence[str]) -> int:
+    """`main(words)` of `module`. `extra`: what has to be installed for `command`."""
+    try:
+        main = cast(Callable[[Sequence[str]], int], import_module(module).main)
+        return main(words)
+    except ModuleNotFoundError as error:
+        name = error.name or str(error)
+        if name.startswith(_OURS):  # A fault of ours, and no missing package.
+            raise
+        sys.stderr.write(f'{command}: {name} is not installed: pip install "{_OURS}[{extra}]"\n')
+        return MISSING
+    except KeyboardInterrupt:
+        return INTERRUPTED

@@ -1,0 +1,102 @@
+"""What a command needs and has not is one line; Ctrl-C while it starts is no traceback."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ullage_shared import start
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """A module whose `main` a test sets."""
+    made = ModuleType("made")
+    monkeypatch.setitem(sys.modules, "made", made)
+    return made
+
+
+def test_the_status_is_that_of_what_was_run(module):
+    module.main = lambda words: len(words)
+    assert start.run("x", "router", "made", ["a", "b", "c"]) == 3
+
+
+def test_a_missing_package_is_one_line_with_what_to_install(capsys, monkeypatch):
+    def absent(name):
+        raise ModuleNotFoundError("No module named 'httptools'", name="httptools")
+
+    monkeypatch.setattr(start, "import_module", absent)
+    assert start.run("ullage-router", "router", "ullage_router.run", []) == 1
+    said = capsys.readouterr().err
+    assert said == ('ullage-router: httptools is not installed: pip install "ullage[router]"\n')
+
+
+def test_a_module_of_ours_that_is_missing_is_a_fault_and_not_hidden():
+    with pytest.raises(ModuleNotFoundError):
+        start.run("x", "router", "ullage_router.nothing", [])
+
+
+def test_ctrl_c_is_status_130_and_no_traceback(module):
+    def interrupted(words):
+        raise KeyboardInterrupt
+
+    module.main = interrupted
+    assert start.run("x", "router", "made", []) == 130
+
+
+@pytest.mark.parametrize("package", ["ullage_router", "ullage_sidecar"])
+def test_without_its_extra_a_command_says_so_in_one_line(package):
+    """`-S`: the standard library and nothing that is installed."""
+    ended = subprocess.run(
+        [sys.executable, "-S", "-m", package, "--version"],
+        env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if "site-pack" not in path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    name = package.replace("_", "-")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"{name}: ")
+    assert ended.stderr.endswith(f'pip install "ullage[{package.partition("_")[2]}]"\n')
+    assert ended.stderr.count("\n") == 1
+
+
+def heeds_ctrl_c(pid):
+    """Has Python begun? Until then the system ends the process by itself."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return caught >> (signal.SIGINT - 1) & 1
+
+
+ROUTER = ("ullage_router", "--admin", "127.0.0.1:0", "--replica", "http://127.0.0.1:1")
+SIDECAR = ("ullage_sidecar", "--engine", "http://127.0.0.1:1", "--socket", "{}/s")
+STARTS = [
+    *((words, after_s) for words in (ROUTER, SIDECAR) for after_s in (0.04, 0.25, 0.5)),
+    ((*ROUTER, "--workers", "2"), 0.9),  # While the workers start.
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "after_s"), STARTS)
+def test_ctrl_c_at_any_moment_of_the_start_leaves_no_traceback(words, after_s, tmp_path):
+    """A terminal sends it to all processes of the group."""
+    words = [word.format(tmp_path) for word in words]
+    process = subprocess.Popen(
+        [sys.executable, "-m", *words, "--listen", "127.0.0.1:0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not heeds_ctrl_c(process.pid):
+        time.sleep(0.005)
+    time.sleep(after_s)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=30.0)
+    assert "Traceback" not in said
+    assert "level=ERROR" not in said
+    assert process.returncode in (0, 130)
