@@ -9,6 +9,7 @@ from ullage_router.core.decide import Decision
 from ullage_router.core.detail import candidates
 from ullage_router.core.fleet import Replica
 from ullage_router.core.lineup import Standing, left_out
+from ullage_router.core.waits import LEAST_UNCACHED
 from ullage_router.http.asked import asked
 from ullage_router.http.errors import Refusal
 from ullage_router.http.message import Fields
@@ -109,8 +110,9 @@ class Reasons:
         judged = lined_up.judged.get(key)
         if judged is None:
             return "is no longer in the fleet: it finishes what it has"
-        if self._odds.place(key) is not None:
-            return ""
+        if (place := self._odds.place(key)) is not None:
+            late = self._odds.late([place], [LEAST_UNCACHED], policy.full_beyond_s)
+            return f"its queue takes longer than {policy.full_beyond_s:g} s" if late else ""
         if key in lined_up.at:
             return "this router has filled it since its last snapshot"
         if key in self._thrown:

@@ -295,7 +295,11 @@ class Router:
 
     def breathing(self, model: str | None) -> int:
         """How many replicas have headroom for requests of this model; None: of any."""
-        return max(len(self.odds(model, size).seats) for size in RequestClass)
+        return max(self.breathing_of(model, size) for size in RequestClass)
+
+    def breathing_of(self, model: str | None, size: RequestClass) -> int:
+        """The same, for requests of one size."""
+        return self.odds(model, size).breathing(self._rules.choose.full_beyond_s)
 
     def dispatch(
         self,

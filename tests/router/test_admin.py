@@ -174,7 +174,7 @@ def test_decisions_can_be_read_with_their_reasons() -> None:
                 "weight": 1.0,
                 "odds": 1.0,
                 "home": False,
-                "wait_s": pytest.approx(3 * 100 * 1e-4 + 8 * 0.02 / 4),
+                "wait_s": pytest.approx((2 * 100 + 150 * (8 + 8)) * 1e-4),
                 "uncached_tokens": 100,
             }
         ],

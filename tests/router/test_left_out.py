@@ -10,6 +10,8 @@ from snapshots import snapshot
 from ullage_router import admin as pages
 from ullage_router.core.ask import Ask
 from ullage_router.core.breaker import Event
+from ullage_router.core.rules import Rules
+from ullage_router.explain import Reasons
 from ullage_router.router import Router
 from ullage_shared.snapshot import State
 
@@ -145,3 +147,12 @@ def test_a_keys_home_is_marked() -> None:
     home = router.choose(ask).replica
     assert home is not None
     assert [row["replica"] for row in told(router, ask)["candidates"] if row["home"]] == [home.id]
+
+
+def test_one_whose_queue_takes_too_long_is_said_to_have_such_a_queue() -> None:
+    queue = {"waiting": 9, "waiting_depth": 9.0, "prefill_tokens_per_s": 100.0}
+    router, _ = router_with(snapshot(A, 0.1, **queue), rules=Rules())
+    assert Reasons(router).why_not(router.fleet.replicas[A]) == ""
+    router.in_flight.mean_tokens = 1_000.0
+    assert Reasons(router).why_not(router.fleet.replicas[A]) == "its queue takes longer than 10 s"
+    assert router.breathing(None) == 0

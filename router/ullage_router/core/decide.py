@@ -198,14 +198,20 @@ def _least_wait(
     found = prefixes.found(need.keys) if rules.affinity.enabled else []
     places = expected.places(found, prefixes, rng.random())
     uncached = expected.uncached(places, tokens, found, need.shares, prefixes)
+    late = odds.late(places, uncached, rules.choose.full_beyond_s)
+    if len(late) == len(places) < len(seats):
+        places = range(len(seats))
+        uncached = expected.uncached(places, tokens, found, need.shares, prefixes)
+        late = odds.late(places, uncached, rules.choose.full_beyond_s)
     rows = expected.rows(places)
     waits = waits_of(rows, uncached)
     judged: Sequence[float] = waits
-    if odds.returning:  # One that had nothing to do meanwhile would be by far the least wait.
-        shares = [seats[place].share for place in places]
-        kept = [share >= 1.0 or rng.random() < share for share in shares]
-        if any(kept):
-            judged = [wait if keep else inf for wait, keep in zip(waits, kept, strict=True)]
+    if late or odds.returning:
+        judged = _of_those_with_room(waits, places, late, seats, rng)
+        if min(judged) == inf:
+            told = Waits(places, waits, uncached, [0.0] * len(waits), tokens)
+            look = Look(odds.line_up.seats, odds.line_up.exponent, tuple(odds.scores), full, told)
+            return Decision(None, Why.FULL, look=look)
     weights = weights_of(judged, rules.choose.temperature * expected.typical.step_s)
     taken = drawn(weights, rng)
     seat, left, row = seats[places[taken]], uncached[taken], rows[taken]
@@ -214,6 +220,24 @@ def _least_wait(
     look = Look(odds.line_up.seats, odds.line_up.exponent, tuple(odds.scores), full, told)
     why = _AFFINITY if left < tokens else _NO_KEY[odds.line_up.basis]
     return Decision(seat.replica, why, seat.score, look=look, uncached=left, ttft_s=ttft_s)
+
+
+def _of_those_with_room(
+    waits: Sequence[float],
+    places: Sequence[int],
+    late: Collection[int],
+    seats: Sequence[Seat],
+    rng: Random,
+) -> Sequence[float]:
+    """Infinite for those that are full; and for those that return from an ejection, as often as
+    they lack of their share: one that had nothing to do meanwhile would be by far the least."""
+    able = [inf if place in late else wait for place, wait in zip(places, waits, strict=True)]
+    shares = [seats[place].share for place in places]
+    kept = [
+        wait if share >= 1.0 or rng.random() < share else inf
+        for wait, share in zip(able, shares, strict=True)
+    ]
+    return able if min(kept) == inf else kept
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):

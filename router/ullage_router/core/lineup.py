@@ -1,7 +1,8 @@
 """Who may be given a request: each replica judged, once, until something changes.
 
 Rules
-* A replica is judged by its state, then by its score: it must exceed the floor.
+* A replica is judged by its state, then by its score: it must exceed the floor. By `least_wait`,
+  one whose queue moves may be chosen below it, too: each decision judges how long it is.
 * Past `stale_after_s` a snapshot no longer vouches: the replica is silent, neither idle nor full.
   Past `forget_after_s` it is lost, and left out unless all are.
 * Of silent ones and scored ones together, a silent one is taken for the worst that may be chosen,
@@ -34,11 +35,11 @@ from ullage_router.core.breaker import (
     weight_share,
 )
 from ullage_router.core.fleet import Fleet, Replica
-from ullage_router.core.policy import Policy
+from ullage_router.core.policy import Policy, Way
 from ullage_router.core.rules import Rules
 from ullage_router.core.trend import FALLS, factor
-from ullage_router.core.waits import UNKNOWN, Pace, pace_of
-from ullage_shared.snapshot import RequestClass, State, score_for
+from ullage_router.core.waits import UNKNOWN, Pace, moves, pace_of
+from ullage_shared.snapshot import RequestClass, Snapshot, State, score_for
 
 
 class Standing(StrEnum):
@@ -80,6 +81,7 @@ _OUT: Final[Mapping[State, Standing]] = {
 }
 """States in which a replica gets nothing, whatever its score. The others go by their score."""
 
+_LEAST_WAIT: Final = Way.LEAST_WAIT
 _SERVING, _RAMPING = State.SERVING, State.RAMPING
 _SILENT, _ELIGIBLE, _FULL, _LOST = (
     Standing.SILENT,
@@ -104,7 +106,16 @@ def stand(
         return _OUT[state]
     if score is None:
         return _SILENT
-    return _ELIGIBLE if score > policy.floor else _FULL
+    if score > policy.floor or _queue_moves(snapshot, policy):
+        return _ELIGIBLE
+    return _FULL
+
+
+def _queue_moves(snapshot: Snapshot, policy: Policy) -> bool:
+    """Is its queue why its score is low, and does it move?"""
+    by_time = policy.way is _LEAST_WAIT and policy.full_beyond_s > 0.0
+    queues = snapshot.state is _SERVING and bool(snapshot.waiting_depth)
+    return by_time and queues and moves(pace_of(snapshot))
 
 
 _SERVE: Final = (_ELIGIBLE, _SILENT, _FULL)
@@ -134,6 +145,8 @@ class Seat(msgspec.Struct, frozen=True, gc=False):
     """How much of its headroom was taken when what the snapshot shows was sent."""
     pace: Pace = UNKNOWN
     """How fast it gets through what it has."""
+    queue_moves: bool = False
+    """By `least_wait`: below the floor, it is full only if its queue takes too long."""
 
 
 by_seed: Final = attrgetter("seed")
@@ -146,7 +159,7 @@ class Judged(msgspec.Struct, frozen=True, gc=False):
     replica: Replica
     standing: Standing
     seat: Seat | None
-    """None: it has no fresh score above the floor."""
+    """None: it has no fresh score, or is full by it."""
     since_s: float
     until_s: float
     """Before that moment, time alone changes nothing."""
@@ -280,7 +293,8 @@ def _judge(replica: Replica, size: RequestClass, now_s: float, rules: Rules) -> 
         share = _share(replica, now_s, rules)
         then = replica.taken_then
         pace = pace_of(replica.snapshot)
-        seat = Seat(replica, score, score, trend, share, seed_of(replica.key), then, pace)
+        by_time = _queue_moves(replica.snapshot, rules.choose)
+        seat = Seat(replica, score, score, trend, share, seed_of(replica.key), then, pace, by_time)
     return Judged(replica, standing, seat, now_s, _changes_s(replica, now_s, rules.choose))
 
 

@@ -1,7 +1,7 @@
 """What the candidates of a line-up are worth by now, kept up with what this router has sent them.
 
     unseen = headroom that this router's requests take now - what they took by the snapshot
-    score  = the snapshot's - unseen                    it must exceed the floor
+    score  = the snapshot's - unseen                    it must exceed the floor, or its queue moves
     weight = (the snapshot's · trend - unseen) ** exponent · share
 
 A falling one is weighed down, not refused: its trend is no part of its score. Requests that have
@@ -12,18 +12,24 @@ Rule: a change of one count costs one candidate's arithmetic, whatever the size 
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import islice
+from typing import Final
 
 from ullage_router.core.expected import Expected
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import Basis, LineUp, Seat, by_seed
 from ullage_router.core.selection import MOST_AT_ONCE, Field, parts_of
+from ullage_router.core.waits import LEAST_UNCACHED, late
+
+_NONE: Final[set[int]] = set()
 
 
 class Odds:
     """The candidates that may be chosen now."""
 
     __slots__ = (
+        "_below",
         "_by_counts",
         "_expected",
         "_floor",
@@ -52,13 +58,15 @@ class Odds:
     _seen: int
     _expected: Expected | None
     seats: list[Seat]
-    """Those whose score is above the floor, in the order of their seeds."""
+    """Those whose score is above the floor, or whose queue moves, in the order of their seeds."""
     scores: list[float]
     weights: list[float]
     field: Field
     """The same, for those who choose."""
     full: dict[str, float]
     """The scores of the others, by key: this router has filled them."""
+    _below: set[str]
+    """Of `seats`, the keys of those whose score is not above the floor."""
 
     def catch_up(self) -> None:
         """Take in what has been sent, and what has ended, since the last look."""
@@ -77,13 +85,14 @@ class Odds:
                 continue
             seat = self.seats[place]
             score = self._score(seat, key)
-            if score <= self._floor:
+            if not self._has_room(seat, score):
                 self.full[key] = score
                 del self.seats[place], self.scores[place], self.weights[place]
                 self._seated()
             elif score != self.scores[place]:
                 self.scores[place] = score
                 self.weights[place] = weight_of(seat, score, self.line_up.exponent)
+                (self._below.add if score <= self._floor else self._below.discard)(key)
 
     def _look_at(self, key: str) -> None:
         """Has one that was full room again?"""
@@ -92,7 +101,7 @@ class Odds:
             return
         seat = self.line_up.seats[at]
         score = self._score(seat, key)
-        if score <= self._floor:
+        if not self._has_room(seat, score):
             self.full[key] = score
             return
         del self.full[key]
@@ -113,12 +122,33 @@ class Odds:
         self._expected.catch_up()
         return self._expected
 
+    def late(self, places: Sequence[int], uncached: Sequence[int], beyond_s: float) -> set[int]:
+        """Which of these are full for a request that has so many tokens to compute there: not above
+        the floor, and their queue takes longer than `beyond_s`."""
+        below = self._below
+        if not below:
+            return _NONE
+        rows = self.expected().rows(places)
+        return {
+            place
+            for place, row, tokens in zip(places, rows, uncached, strict=True)
+            if self.seats[place].replica.key in below and late(row, tokens, beyond_s)
+        }
+
+    def breathing(self, beyond_s: float) -> int:
+        """How many have headroom."""
+        every = range(len(self.seats))
+        return len(every) - len(self.late(every, [LEAST_UNCACHED] * len(every), beyond_s))
+
+    def _has_room(self, seat: Seat, score: float) -> bool:
+        return score > self._floor or seat.queue_moves
+
     def _judge_all(self) -> None:
         self.seats, self.scores, self.weights, self.full = [], [], [], {}
         for key, at in self.line_up.at.items():
             seat = self.line_up.seats[at]
             score = self._score(seat, key)
-            if score > self._floor:
+            if self._has_room(seat, score):
                 self.seats.append(seat)
                 self.scores.append(score)
                 self.weights.append(weight_of(seat, score, self.line_up.exponent))
@@ -131,6 +161,8 @@ class Odds:
         """Who may be chosen has changed."""
         self._expected = None
         self._place = {seat.replica.key: place for place, seat in enumerate(self.seats)}
+        scored = zip(self.seats, self.scores, strict=True)
+        self._below = {seat.replica.key for seat, score in scored if score <= self._floor}
         self.returning = any(seat.share < 1.0 for seat in self.seats)
         many = len(self.seats) > MOST_AT_ONCE
         parts = parts_of(self.seats, self.weights) if many else None

@@ -50,6 +50,17 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "Higher refuses earlier.",
         ),
     ] = 0.15
+    full_beyond_s: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=3600.0,
+            description="By `least_wait`: how long, in seconds, the queue of a replica may be "
+            "whose score is not above `floor` because of it, while it has KV blocks and sequences "
+            "free; beyond, it is full. Higher refuses later, and lets wait longer. 0: `floor` "
+            "alone decides.",
+        ),
+    ] = 10.0
     exponent: Annotated[
         Annotated[float, Meta(ge=0.0, le=16.0)] | Literal["auto"],
         Meta(

@@ -1,15 +1,18 @@
-"""How long a request would wait for its first token at each candidate, and a draw by that.
+"""How long a request would wait at each candidate, for its first token and between the others,
+and a draw by that.
 
-    wait   = (backlog + WORK · uncached) · token_s + COMPANY · requests · step_s + crowd
+    wait   = (backlog + WORK · uncached + ANSWER · (requests + held / CONTEXT)) · token_s + crowd
     weight = exp(-(wait - the least wait) / (temperature · the typical step_s))
 
     backlog    prompt tokens sent there whose requests have had no first byte: this router's own,
                exactly, and of other routers' as many as their waiting requests may have
     uncached   tokens of this prompt that the replica has yet to compute (see `prefixes`)
-    token_s    seconds for each of them: 1 / the snapshot's `prefill_tokens_per_s`
-    requests   in flight there: each makes every step, of `step_s` seconds, a little longer
-    crowd      CROWD · step_s · what the KV pool will be filled beyond `ROOM`, in shares of it, and
-               what there are of requests, this one too, beyond `max_num_seqs`, in shares of that
+    requests   in flight there: each adds a token to every step of the answer
+    held       tokens in its KV pool, which every step reads: a token of compute for each `CONTEXT`
+    token_s    seconds of a token of compute: 1 / the snapshot's `prefill_tokens_per_s`
+    crowd      CROWD · the typical step_s · what the KV pool will be filled beyond `ROOM`, in shares
+               of it, and what there are of requests, this one too, beyond `max_num_seqs`, in shares
+               of that
 
 What has to be computed counts more than what others have asked for already: it delays all that
 come after it, too. The draw is nearly the least wait, and spreads what is about equal, so that
@@ -33,11 +36,15 @@ import msgspec
 from ullage_router.core.inflight import InFlight
 from ullage_shared.snapshot import Snapshot
 
-WORK: Final = 3.0
-"""How often a request's own tokens count. This and the three below are what did best in the lab on
-Mooncake's trace and on chats; the best is flat."""
-COMPANY: Final = 0.25
-"""What part of a step each request there adds to a wait."""
+WORK: Final = 2.0
+"""How often a request's own tokens count. This and the four below are what did well in the lab on
+Mooncake's trace, chats, agents and mixed prompts; the best is flat."""
+ANSWER: Final = 150.0
+"""Steps of an answer that others make longer. Answers have hundreds, but a later token is waited
+for less than a first one."""
+CONTEXT: Final = 1000.0
+"""Tokens whose keys and values are read in the time that computing one takes: 800 where a model of
+8B parameters is on an H100, 3,000 where one of 70B is on four, by their data sheets."""
 CROWD: Final = 1000.0
 """Steps that a whole pool, or as many requests as run at once, too much are as bad as. No time: a
 cost, to keep away from preemptions and from queues that wait for others to end."""
@@ -65,12 +72,20 @@ class Pace(msgspec.Struct, frozen=True, gc=False):
     used: float = 0.0
     """Share of the KV pool in use, 0..1."""
     pool_tokens: int = 0
-    """What the KV pool holds; 0: unknown."""
+    """What the KV pool can hold; 0: unknown, and so is what is in use."""
     most: int = 0
     """Requests that run at once; 0: unknown."""
 
 
 UNKNOWN: Final = Pace()
+
+
+def moves(pace: Pace) -> bool:
+    """Do those that wait there wait for prompts to be computed only, and for no blocks or sequences
+    that others must give back?"""
+    if pace.requests is None or pace.used >= ROOM:
+        return False
+    return not pace.most or pace.requests - (pace.waiting or 0) < pace.most
 
 
 def pace_of(snapshot: Snapshot | None) -> Pace:
@@ -98,6 +113,7 @@ class Typical(msgspec.Struct, frozen=True, gc=False):
     requests: float = 0.0
     waiting: float = 0.0
     most: float = 0.0
+    held: float = 0.0
 
 
 def typical_of(paces: Sequence[Pace]) -> Typical:
@@ -107,12 +123,14 @@ def typical_of(paces: Sequence[Pace]) -> Typical:
     requests = [pace.requests for pace in paces if pace.requests is not None]
     waiting = [pace.waiting for pace in paces if pace.waiting is not None]
     most = [pace.most for pace in paces if pace.most]
+    held = [pace.used * pace.pool_tokens for pace in paces if pace.pool_tokens]
     return Typical(
         median(token_s) if token_s else TOKEN_S,
         median(step_s) if step_s else STEP_S,
         median(requests) if requests else 0.0,
         median(waiting) if waiting else 0.0,
         median(most) if most else 0.0,
+        median(held) if held else 0.0,
     )
 
 
@@ -120,7 +138,7 @@ class Row(NamedTuple):
     """One candidate's wait, but for what a request adds to it."""
 
     wait_s: float
-    """Of a request with nothing to compute, crowd aside."""
+    """Of a request with nothing to compute, while there is room."""
     token_s: float
     """What each of its uncached tokens adds."""
     room: float
@@ -128,7 +146,13 @@ class Row(NamedTuple):
     crowd_s: float
     """What each token beyond that adds besides."""
     begins_s: float
-    """Of a request with nothing to compute, until its first token: no cost that is not time."""
+    """Until its turn comes: no cost that is not time."""
+
+
+def late(row: Row, uncached: int, beyond_s: float) -> bool:
+    """Would a request with so many uncached tokens wait longer than that for its turn? So it would
+    where others must give back blocks first: nobody knows when."""
+    return uncached > row.room or row.begins_s > beyond_s
 
 
 def waits_of(rows: Sequence[Row], uncached: Sequence[int]) -> list[float]:
@@ -143,8 +167,7 @@ def waits_of(rows: Sequence[Row], uncached: Sequence[int]) -> list[float]:
 
 def row_of(key: str, pace: Pace, typical: Typical, load: InFlight) -> Row:
     """How the replica `key` stands now."""
-    token_s = pace.token_s or typical.token_s
-    step_s = pace.step_s or typical.step_s
+    token_s, step_s = pace.token_s or typical.token_s, typical.step_s
     backlog, own = float(load.pending.get(key, 0)), load.by_replica.get(key, 0)
     requests = typical.requests if pace.requests is None else pace.requests
     others = typical.waiting if pace.waiting is None else pace.waiting
@@ -152,11 +175,12 @@ def row_of(key: str, pace: Pace, typical: Typical, load: InFlight) -> Row:
     if others > 0:
         backlog += others * load.mean_tokens
     requests = max(own, requests)
-    wait_s = begins_s = backlog * token_s + COMPANY * step_s * requests
+    pool, begins_s = pace.pool_tokens, backlog * token_s
+    held = pace.used * pool if pool else typical.held
+    wait_s = begins_s + ANSWER * (requests + held / CONTEXT) * token_s
     most = pace.most or typical.most
     if most and requests >= most:  # It will wait until as many have ended.
         wait_s += CROWD * step_s * (requests + 1 - most) / most
-    pool = pace.pool_tokens
     return Row(
         wait_s,
         WORK * token_s,

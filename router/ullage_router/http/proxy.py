@@ -133,7 +133,7 @@ class Proxy:
         if lane is None:
             return self.router.breathing(None)
         model, size = cast(tuple[str | None, RequestClass], lane)
-        return len(self.router.odds(model, size).seats)
+        return self.router.breathing_of(model, size)
 
     def new_request_id(self) -> bytes:
         """An `X-Request-Id` for a request that brings none: 128 random bits."""

@@ -273,6 +273,7 @@ replicas = st.fixed_dictionaries(
 )
 policies = st.builds(
     Policy,
+    way=st.sampled_from(Way),
     floor=st.floats(0.0, 1.0, exclude_max=True),
     exponent=st.floats(0.0, 16.0),
     stale_after_s=st.floats(0.1, 10.0),
@@ -339,7 +340,7 @@ def test_decide_is_total_and_never_chooses_the_ineligible(
         assert standings[chosen.key] is Standing.SILENT
     else:
         assert policy.floor < decision.score <= 1.0
-        assert decision.why is Why.SCORE
+        assert decision.why is (Why.WAIT if policy.way is Way.LEAST_WAIT else Why.SCORE)
     serving = [r for r in fleet.replicas.values() if not r.models or model in r.models]
     if model is not None and serving:
         assert chosen in serving

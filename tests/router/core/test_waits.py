@@ -1,6 +1,7 @@
 from collections import Counter
 from math import exp
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,8 @@ from ullage_router.core.policy import AffinityPolicy, Policy, Way
 from ullage_router.core.prefixes import Prefixes
 from ullage_router.core.rules import Rules
 from ullage_router.core.waits import (
-    COMPANY,
+    ANSWER,
+    CONTEXT,
     CROWD,
     LEAST_UNCACHED,
     ROOM,
@@ -33,6 +35,7 @@ from ullage_router.core.waits import (
     waits_of,
     weights_of,
 )
+from ullage_shared.snapshot import Snapshot, State
 
 A, B, C = "http://a:8000", "http://b:8000", "http://c:8000"
 TYPICAL = Typical(1e-3, 0.01)
@@ -87,9 +90,9 @@ def test_a_typical_replica_is_the_median_of_those_that_are_known() -> None:
         Pace(requests=9, waiting=2),
         UNKNOWN,
         Pace(requests=4),
-        Pace(requests=5, waiting=0, most=8),
+        Pace(requests=5, waiting=0, most=8, used=0.5, pool_tokens=100),
     ]
-    assert typical_of(paces) == Typical(TOKEN_S, STEP_S, 5, 1.0, 8)
+    assert typical_of(paces) == Typical(TOKEN_S, STEP_S, 5, 1.0, 8, 50.0)
 
 
 # The formula
@@ -100,14 +103,14 @@ def test_the_formula() -> None:
     load.hold(A, tokens=1_000)
     pace = Pace(token_s=2e-3, step_s=0.05, requests=3, used=0.5, pool_tokens=10_000)
     assert waits(A, pace, load, 100) == pytest.approx(
-        (1_000 + WORK * 100) * 2e-3 + COMPANY * 3 * 0.05
+        (1_000 + WORK * 100 + ANSWER * (3 + 5_000 / CONTEXT)) * 2e-3
     )
 
 
 def test_speeds_that_are_not_known_are_the_typical_ones() -> None:
     load = InFlight()
     load.hold(A, tokens=50)
-    assert waits(A, UNKNOWN, load, 0) == pytest.approx(50 * 1e-3 + COMPANY * 0.01)
+    assert waits(A, UNKNOWN, load, 0) == pytest.approx((50 + ANSWER) * 1e-3)
 
 
 def test_the_larger_of_own_and_told_requests_counts() -> None:
@@ -115,7 +118,7 @@ def test_the_larger_of_own_and_told_requests_counts() -> None:
     for _ in range(5):
         load.hold(A)
     found = [waits(A, Pace(requests=n), load, 0) for n in (0, 5, 6)]
-    assert found == pytest.approx([COMPANY * n * 0.01 for n in (5, 5, 6)])
+    assert found == pytest.approx([ANSWER * n * 1e-3 for n in (5, 5, 6)])
 
 
 def test_requests_of_others_that_wait_have_the_usual_prompt() -> None:
@@ -129,9 +132,9 @@ def test_own_requests_that_wait_are_not_counted_twice() -> None:
     load = InFlight()
     holds = [load.hold(A, tokens=100) for _ in range(2)]
     load.mean_tokens = 400.0
-    assert waits(A, Pace(waiting=2), load, 0) == pytest.approx(0.2 + COMPANY * 2 * 0.01)
+    assert waits(A, Pace(waiting=2), load, 0) == pytest.approx(0.2 + 2 * ANSWER * 1e-3)
     holds[0].begun()
-    assert waits(A, Pace(waiting=1), load, 0) == pytest.approx(0.1 + COMPANY * 2 * 0.01)
+    assert waits(A, Pace(waiting=1), load, 0) == pytest.approx(0.1 + 2 * ANSWER * 1e-3)
 
 
 def test_a_pool_that_will_be_crowded_costs() -> None:
@@ -139,10 +142,12 @@ def test_a_pool_that_will_be_crowded_costs() -> None:
     load.hold(A, tokens=1_000)
     pace = Pace(requests=0, used=ROOM, pool_tokens=10_000)
     over = (1_000 + 500) / 10_000
-    plain = (1_000 + WORK * 500) * 1e-3 + COMPANY * 0.01
-    assert waits(A, pace, load, 500) == pytest.approx(plain + CROWD * 0.01 * over)
+    plain = (1_000 + WORK * 500 + ANSWER) * 1e-3
+    held = ANSWER * 10_000 / CONTEXT * 1e-3
+    crowd = CROWD * 0.01 * over
+    assert waits(A, pace, load, 500) == pytest.approx(plain + ROOM * held + crowd)
     empty = Pace(used=ROOM - over, pool_tokens=10_000)
-    assert waits(A, empty, load, 500) == pytest.approx(plain)
+    assert waits(A, empty, load, 500) == pytest.approx(plain + (ROOM - over) * held)
 
 
 def test_one_whose_sequences_all_run_costs_what_is_beyond_them() -> None:
@@ -186,14 +191,14 @@ def test_the_least_backlog_is_chosen_until_its_first_byte_frees_another() -> Non
 
 def test_a_faster_replica_is_given_more_before_it_is_passed_over() -> None:
     said = document(
-        snapshot(A, prefill_tokens_per_s=10_000.0, step_s=0.01),
-        snapshot(B, prefill_tokens_per_s=5_000.0, step_s=0.01),
+        snapshot(A, prefill_tokens_per_s=10_000.0, running=0, free_blocks=1000),
+        snapshot(B, prefill_tokens_per_s=5_000.0, running=0, free_blocks=1000),
     )
     fleet, load = hear(fleet_of([]), "http://sidecar:9400", said, 0.0)[0], InFlight()
     need = Need(prompt_tokens=1_000)
-    load.hold(A, tokens=2_900)
+    load.hold(A, tokens=1_800)
     assert at(decided(fleet, need, load)) == A
-    load.hold(A, tokens=200)
+    load.hold(A, tokens=100)
     assert at(decided(fleet, need, load)) == B
 
 
@@ -270,6 +275,84 @@ def test_a_full_replica_is_not_chosen_however_little_it_has_to_do() -> None:
     assert at(decided(fleet, Need(prompt_tokens=10), load)) == B
 
 
+QUEUE = {"waiting": 9, "waiting_depth": 9.0, "free_blocks": 9_000, "total_blocks": 10_000}
+
+
+def queueing(key: str, **changes: Any) -> Snapshot:
+    """Its score is low because some wait, and they wait for their prompts only."""
+    said: dict[str, Any] = QUEUE | {"prefill_tokens_per_s": 1_000.0} | changes
+    return snapshot(key, 0.1, **said)
+
+
+def heard(*said: Snapshot) -> Fleet:
+    return hear(fleet_of([]), "http://sidecar:9400", document(*said), 0.0)[0]
+
+
+def told(mean_tokens: float) -> InFlight:
+    load = InFlight()
+    load.mean_tokens = mean_tokens
+    return load
+
+
+def within(beyond_s: float) -> Rules:
+    return RULES._replace(choose=Policy(Way.LEAST_WAIT, 0.0, full_beyond_s=beyond_s))
+
+
+def test_below_the_floor_one_is_full_only_while_its_queue_takes_too_long() -> None:
+    """Nine wait, of 100 tokens each, at 1,000 tokens a second: 0.9 s."""
+    fleet, need = heard(queueing(A)), Need(prompt_tokens=5_000)
+    for beyond_s, why in ((0.91, Why.WAIT), (0.89, Why.FULL), (0.0, Why.FULL)):
+        assert decided(fleet, need, told(100.0), rules=within(beyond_s)).why is why
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"running": 16},
+        {"free_blocks": 1_400},
+        {"waiting_depth": 0.0},
+        {"state": State.RAMPING},
+    ],
+    ids=["no sequence is free", "few blocks are free", "it has no queue", "it is on its ramp"],
+)
+def test_below_the_floor_one_is_full_if_not_its_queue_is_why(changes: dict[str, Any]) -> None:
+    assert decided(heard(queueing(A, **changes)), Need(prompt_tokens=9)).why is Why.FULL
+
+
+def test_a_prompt_that_would_fill_the_pool_of_one_below_the_floor_waits() -> None:
+    fleet = heard(queueing(A, free_blocks=100, total_blocks=100, block_size=16))
+    fits, fills = Need(prompt_tokens=1_300), Need(prompt_tokens=1_400)  # Of 1,600, up to ROOM.
+    assert decided(fleet, fits).why is Why.WAIT
+    assert decided(fleet, fills).why is Why.FULL
+
+
+def test_one_with_a_queue_that_moves_and_one_above_the_floor_are_judged_alike() -> None:
+    """By the least wait: how far from the floor they are says nothing of that."""
+    fleet, load = heard(queueing(A), snapshot(B, 0.2, running=8)), told(100.0)
+    load.hold(B, tokens=20_000)
+    assert at(decided(fleet, NEED, load)) == A
+    assert at(decided(fleet, NEED, told(100.0))) == B
+
+
+def test_requests_that_it_was_sent_since_make_one_full_in_their_time() -> None:
+    fleet, load, need = heard(queueing(A, waiting=0)), InFlight(), Need(prompt_tokens=100)
+    hold = load.hold(A, tokens=11_000)
+    refused = decided(fleet, need, load)
+    assert (refused.replica, refused.why) == (None, Why.FULL)
+    assert [row.weight for row in candidates(refused)] == [0.0]
+    hold.begun()
+    assert at(decided(fleet, need, load)) == A
+
+
+def test_where_those_looked_at_are_full_all_others_are_looked_at() -> None:
+    keys = [f"http://r{i}:8000" for i in range(60)]
+    fleet, load = heard(*(queueing(key, waiting=0) for key in keys)), InFlight()
+    for key in keys[:-1]:
+        load.hold(key, tokens=11_000)
+    for seed in range(20):
+        assert at(decided(fleet, Need(prompt_tokens=100), load, seed=seed)) == keys[-1]
+
+
 def test_what_was_expected_is_told() -> None:
     fleet, load = fleet_with({A: 0.9, B: 0.9}), InFlight()
     load.hold(A, tokens=500)
@@ -288,7 +371,7 @@ def test_when_its_first_token_is_expected_is_by_the_true_speed() -> None:
     fleet, load = hear(fleet_of([]), "http://sidecar:9400", document(said), 0.0)[0], InFlight()
     load.hold(A, tokens=500)
     decision = decided(fleet, Need(prompt_tokens=2_000), load)
-    assert decision.ttft_s == pytest.approx((500 + 2_000) / 1_000 + COMPANY * 4 * 0.02)
+    assert decision.ttft_s == pytest.approx((500 + 2_000) / 1_000)
 
 
 def test_a_crowd_is_a_cost_and_no_time_until_the_first_token() -> None:
@@ -297,7 +380,7 @@ def test_a_crowd_is_a_cost_and_no_time_until_the_first_token() -> None:
     )
     fleet = hear(fleet_of([]), "http://sidecar:9400", document(said), 0.0)[0]
     decision = decided(fleet, Need(prompt_tokens=2_000))
-    assert decision.ttft_s == pytest.approx(2.0 + COMPANY * 16 * 0.02)
+    assert decision.ttft_s == pytest.approx(2.0)
     (row,) = candidates(decision)
     assert row.wait_s is not None
     assert row.wait_s > decision.ttft_s + WORK * 2.0
