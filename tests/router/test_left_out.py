@@ -153,6 +153,6 @@ def test_one_whose_queue_takes_too_long_is_said_to_have_such_a_queue() -> None:
     queue = {"waiting": 9, "waiting_depth": 9.0, "prefill_tokens_per_s": 100.0}
     router, _ = router_with(snapshot(A, 0.1, **queue), rules=Rules())
     assert Reasons(router).why_not(router.fleet.replicas[A]) == ""
-    router.in_flight.mean_tokens = 1_000.0
+    router.in_flight.hold(A, tokens=2_000)
     assert Reasons(router).why_not(router.fleet.replicas[A]) == "its queue takes longer than 10 s"
     assert router.breathing(None) == 0
