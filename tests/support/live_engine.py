@@ -44,6 +44,7 @@ class LiveEngine:
         self.pretends: tuple[int, int, float] | None = None
         """Running, waiting, KV use as it says; None: as it is."""
         self.url = ""
+        self.boot_id = f"boot-{name}"
         self._number = number
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
@@ -58,10 +59,10 @@ class LiveEngine:
         app.router.add_post("/v1/completions", self._complete)
         self._runner = web.AppRunner(app, shutdown_timeout=0.0, access_log=None)
 
-    async def serve(self) -> None:
-        """Listen on any free port."""
+    async def serve(self, port: int = 0) -> None:
+        """Listen on this port, or on any free one."""
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        await web.TCPSite(self._runner, "127.0.0.1", port).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
@@ -72,7 +73,7 @@ class LiveEngine:
         """Make steps and tell of them, for ever."""
         sender = Sender(socket)
         hello = Hello(
-            self._number, self.name, f"boot-{self.name}", 1, time.monotonic() - 3600.0,
+            self._number, self.name, self.boot_id, 1, time.monotonic() - 3600.0,
             total_blocks=BLOCKS, block_size=16, max_num_seqs=MOST_SEQS, models=("tiny",),
         )  # fmt: skip
         said_s = 0.0

@@ -1,0 +1,53 @@
+"""Clients that ask and ask, each time over a new connection, until standard input ends.
+
+    python asking.py URL CLIENTS PROMPT_BYTES      prints {"200": 118, "ConnectionRefusedError": 0…}
+
+The standard library only: it runs where no test environment is. A 200 must be whole.
+"""
+
+import http.client
+import json
+import sys
+import threading
+from collections import Counter
+from urllib.parse import urlsplit
+
+
+def ask(host: str, port: int, body: bytes) -> str:
+    """What came of one request: its status, or what went wrong."""
+    connection = http.client.HTTPConnection(host, port, timeout=60)
+    try:
+        headers = {"Content-Type": "application/json", "Connection": "close"}
+        connection.request("POST", "/v1/completions", body, headers)
+        answer = connection.getresponse()
+        whole = answer.read().endswith(b"data: [DONE]\n\n") or answer.status != 200
+    except (OSError, http.client.HTTPException) as error:
+        return type(error).__name__
+    finally:
+        connection.close()
+    return str(answer.status) if whole else f"{answer.status}, not whole"
+
+
+def main(url: str, clients: int, prompt_bytes: int) -> None:
+    where = urlsplit(url)
+    over = threading.Event()
+    ends: Counter[str] = Counter()
+
+    def keep_asking(client: int) -> None:
+        prompt = f"{client} ".ljust(prompt_bytes, "x")
+        body = json.dumps({"model": "tiny", "prompt": prompt, "stream": True}).encode()
+        while not over.is_set():
+            ends[ask(str(where.hostname), where.port or 80, body)] += 1
+
+    threads = [threading.Thread(target=keep_asking, args=(n,)) for n in range(clients)]
+    for thread in threads:
+        thread.start()
+    sys.stdin.read()
+    over.set()
+    for thread in threads:
+        thread.join()
+    print(json.dumps(ends))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
