@@ -39,8 +39,8 @@ HELP: Final[Mapping[str, str]] = {
     "replica_ejected": "1 while the replica is left out until it has answered a probe.",
     "ejections": "Times the replica was left out because it failed again and again.",
     "cache_keys": "Cache keys whose replicas are remembered.",
-    "hot_keys": "Keys that come too often for one replica, of those in the last 256 decisions; "
-    "none by `least_wait`.",
+    "hot_keys": "Keys that come too often for one replica, of the 4,096 latest; none by "
+    "`least_wait`.",
     "replica_standing": "1 for what the replica is now: eligible, silent, full, down, …",
     "decisions": "Decisions, by the rule that settled them.",
     "refusals": "Answers given in a replica's place, by code.",
