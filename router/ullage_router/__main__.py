@@ -9,6 +9,7 @@ from ullage_shared import start
 COMMANDS: Final[Mapping[str, str]] = {
     "check": "ullage_router.check",
     "explain": "ullage_router.explain_command",
+    "key": "ullage_router.key_command",
     "top": "ullage_router.top",
 }
 """Where each subcommand's `main` is. It gets the words behind the subcommand."""

@@ -1,6 +1,6 @@
 """`ullage-router check`: is this configuration in order, what would be in force, who answers?
 
-It reads what a start or a reload would read, certificates included, and says all that is wrong.
+It reads what a start or a reload would read, certificates and keys too, and says all that is wrong.
 With `--connect` it also asks each sidecar and each replica, those that sidecars publish as well,
 once: as this host reaches them, which is what routing will do.
 
@@ -10,7 +10,7 @@ Exit status: see `ullage_shared.check`.
 import argparse
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import aiohttp
@@ -18,6 +18,7 @@ import aiohttp
 from ullage_router import tls
 from ullage_router.cli import KEYS, add_keys, configure
 from ullage_router.config import Config, Tls, worker_count
+from ullage_router.http import access
 from ullage_router.tracing import require
 from ullage_shared import check, snapshot
 from ullage_shared.address import parse_base_url
@@ -38,7 +39,7 @@ def main(words: Sequence[str]) -> int:
     given = options.config or any(getattr(options, key) is not None for key in KEYS)
     try:
         config = _EXAMPLE if options.print and not given else configure(options)
-        _read_files(config.tls)
+        _read_files(config)
         require(config.trace.otlp)
     except ConfigError as error:
         return check.faults(_COMMAND, error.faults)
@@ -63,12 +64,19 @@ def _parser() -> argparse.ArgumentParser:
     return command
 
 
-def _read_files(files: Tls) -> None:
-    """Read certificates as a start would. Raises `ConfigError`, with all that is wrong."""
+def _read_files(config: Config) -> None:
+    """Read certificates and keys as a start would. Raises `ConfigError`, with all that is wrong."""
+    files = config.tls
     faults: list[str] = []
-    for part in (Tls(ca=files.ca), Tls(certificate=files.certificate, key=files.key)):
+    readers: list[Callable[[], object]] = [
+        lambda: tls.read(Tls(ca=files.ca)),
+        lambda: tls.read(Tls(certificate=files.certificate, key=files.key)),
+        lambda: access.read(config.access.keys, ""),
+        lambda: access.read("", config.access.replica_key),
+    ]
+    for read in readers:
         try:
-            tls.read(part)
+            read()
         except ConfigError as error:
             faults += error.faults
     if faults:

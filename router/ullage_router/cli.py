@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
     command = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="ullage-router",
-        usage="%(prog)s [flags]   or   %(prog)s check | explain | top [flags]",
+        usage="%(prog)s [flags]   or   %(prog)s check | explain | key | top [flags]",
         description="Sends each request to the vLLM replica that has headroom for it.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -71,6 +71,7 @@ commands (each has its own --help):
   check [FILE]      is this configuration in order, and what would be in force?
   explain           who would get this request now, and why: asked of a running router
   top               how its replicas stand, live in a terminal
+  key NAME          make an API key for a client, and its line for access.keys
 
 where to look next:
   ullage-router check --print      every key of the configuration, its default and what it means

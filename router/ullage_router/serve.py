@@ -25,9 +25,11 @@ from ullage_router.background import in_background
 from ullage_router.config import Config, rules
 from ullage_router.core.fleet import fleet_of, relist
 from ullage_router.feed import Feeds
+from ullage_router.http.access import read as read_access
 from ullage_router.http.proxy import Proxy
 from ullage_router.http.story import Witness
 from ullage_router.lateness import watch_lateness
+from ullage_router.local_only import guard
 from ullage_router.memory import give_back_memory
 from ullage_router.metrics import registry
 from ullage_router.models import Models
@@ -79,10 +81,11 @@ class Service:
         self._config = config
         self._tls = live
         self._access_log = access_log
+        self._access = read_access(config.access.keys, config.access.replica_key)
         self._tracing = tracing
         self._router = Router(fleet_of(config.replicas), rules(config), random.Random())
         self._feeds = Feeds(self._router, session)
-        models = Models(self._router, session)
+        models = Models(self._router, session, lambda: self._access.replica_headers)
         self._proxy = Proxy(
             self._router, config.limits, self._loop, random.Random(), models.body, live.peers
         )
@@ -94,9 +97,9 @@ class Service:
             in_background(loop) for loop in (models.run(), prober.run(), give_back_memory(), late)
         ]
         shown = registry(self._router, self._proxy, self._feeds)
-        app = admin_app(self._proxy, self._feeds, shown, lambda: self.stopping)
+        self._pages = admin_app(self._proxy, self._feeds, shown, lambda: self.stopping)
         self._admin = web.AppRunner(
-            app, access_log=None, shutdown_timeout=_ADMIN_CLOSE_S, auto_decompress=False
+            self._pages, access_log=None, shutdown_timeout=_ADMIN_CLOSE_S, auto_decompress=False
         )
         self._stop = asyncio.Event()
 
@@ -109,6 +112,7 @@ class Service:
         `OSError`.
         """
         await self._feeds.first_looks()
+        guard(self._pages, admin)
         await self._admin.setup()
         if isinstance(admin, Path):
             await web.UnixSite(self._admin, admin).start()
@@ -157,6 +161,7 @@ class Service:
 
     def _configure(self, config: Config) -> None:
         self._proxy.configure(config)
+        self._proxy.admit(self._access)
         witnesses: list[Witness] = []
         if self._tracing is not None:  # First, since it names the trace.
             witnesses.append(self._tracing)
@@ -173,11 +178,15 @@ class Service:
             raise ConfigError("the router is stopping")
         changed = changes(self._config, new)
         material = tls.read(new.tls, self._tls.material)
+        access = read_access(new.access.keys, new.access.replica_key)
+        if access != self._access and "access" not in changed:
+            changed += ("access",)
         changed = tuple(dict.fromkeys(changed + renewed(self._tls.material, material)))
         fleet = relist(self._router.fleet, new.replicas)
         # Nothing from here on can fail.
         self._config = new
         self._tls.material = material
+        self._access = access
         self._router.fleet = fleet
         self._router.rules = rules(new)
         self._configure(new)

@@ -21,6 +21,8 @@ from ullage_router import tls
 from ullage_router.claim import claim
 from ullage_router.cli import VERSION
 from ullage_router.config import Config
+from ullage_router.http import access
+from ullage_router.local_only import guard
 from ullage_router.overview import Overview
 from ullage_router.reload import changes
 from ullage_router.tracing import require
@@ -42,6 +44,7 @@ async def supervise(
     `words`: the command line; `read`: file and command line again. Raises `ConfigError`.
     """
     tls.read(config.tls)
+    access.read(config.access.keys, config.access.replica_key)
     require(config.trace.otlp)
     listen, admin = parse_listen(config.listen), parse_listen(config.admin)
     async with AsyncExitStack() as stack:
@@ -91,6 +94,7 @@ def _obey_signals(workers: Workers, read: Callable[[], Config]) -> None:
             config = read()
             changes(workers.config, config)
             tls.read(config.tls)
+            access.read(config.access.keys, config.access.replica_key)
         except (ConfigError, OSError) as error:  # A file may go while it is read.
             _log.error(line("reload_refused", why=error))
         else:
@@ -104,8 +108,10 @@ def _obey_signals(workers: Workers, read: Callable[[], Config]) -> None:
 @asynccontextmanager
 async def _admin(overview: Overview, address: Address) -> AsyncIterator[Address]:
     """Let operators in. Raises `OSError`."""
+    app = overview.app()
+    guard(app, address)
     runner = web.AppRunner(
-        overview.app(), access_log=None, shutdown_timeout=_ADMIN_CLOSE_S, auto_decompress=False
+        app, access_log=None, shutdown_timeout=_ADMIN_CLOSE_S, auto_decompress=False
     )
     await runner.setup()
     try:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
+from ullage_router.http.access import Access
 from ullage_router.http.errors import (
     BODY_TIMEOUT,
     HEAD_TIMEOUT,
@@ -140,9 +141,10 @@ class Downstream(Guest):
 
     # Called by the proxy
 
-    def note(self, noted: frozenset[bytes]) -> None:
-        """From the next request on, these fields are noted."""
+    def note(self, noted: frozenset[bytes], access: Access | None) -> None:
+        """From the next request on, these fields are noted, and these clients may come."""
         self._reader.note(noted)
+        self._reader.access = access
 
     def stop_when_idle(self) -> None:
         """The router is stopping: close now, or after the request that is under way."""
@@ -189,6 +191,7 @@ class Downstream(Guest):
             tls=transport.get_extra_info("sslcontext") is not None,
             noted=proxy.noted,
         )
+        self._reader.access = proxy.access
         too_many = len(proxy.clients) - proxy.max_connections
         proxy.clients.add(self)
         if too_many >= _MOST_TURNED_AWAY:  # They would take what replica connections need.
