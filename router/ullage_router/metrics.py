@@ -1,8 +1,11 @@
 """The router's metrics in Prometheus' form, made from its plain numbers when asked.
 
-Labels are bounded: `replica` by the fleet (a replica that leaves takes its series along),
-`sidecar` by the configuration, `code` of responses by what replicas answer, the others by enums.
-A counter's series are there from the start, at 0: what appears at 1 has no rate.
+Labels are bounded: `replica` by the fleet, `sidecar` by the configuration, `code` of responses by
+what replicas answer, the others by enums. A counter's series are there from the start, at 0: what
+appears at 1 has no rate.
+
+A replica that leaves takes its series along: what it is now at once, its counts when it has
+finished what it has, or when another has its name.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -46,11 +49,12 @@ class RouterCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metric families, as they stand now."""
         router = self._router
-        replicas = [*router.fleet.replicas.values(), *router.leaving.values()]
-        tallies = [(r.id, router.tallies.get(r.key) or Tally()) for r in replicas]
-        yield from self._sent(replicas, tallies)
+        present = router.fleet.replicas.values()
+        by_name = {r.id: r for r in (*router.leaving.values(), *present)}
+        tallies = [(name, router.tallies.get(r.key) or Tally()) for name, r in by_name.items()]
+        yield from self._sent(by_name.values(), tallies)
         yield from _answered(tallies)
-        yield from self._fleet(replicas)
+        yield from self._fleet(present)
         yield from self._decided()
         yield from self._overload()
         yield from self._sidecars()
