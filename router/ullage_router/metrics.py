@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from ullage_router.core.decide import Why
 from ullage_router.core.fleet import Replica
 from ullage_router.core.gate import State
-from ullage_router.core.lineup import Standing, left_out, stand
+from ullage_router.core.lineup import Basis, Standing, left_out, stand
 from ullage_router.families import counter, gauge, histogram, one
 from ullage_router.feed import Poll, SidecarFeed
 from ullage_router.http.errors import CODES, NoRoom
@@ -102,7 +102,11 @@ class RouterCollector(Collector):
         refusals = counter("refusals", "code")
         for code in CODES:
             refusals.add_metric([code], router.refusals[code])
-        yield from (decisions, refusals)
+        routing_by = gauge("routing_by", "by")
+        now = router.odds().line_up.basis
+        for basis in Basis:
+            routing_by.add_metric([basis], float(basis is now))
+        yield from (decisions, routing_by, refusals)
         yield one(counter("second_tries"), router.second_tries)
         yield one(counter("second_tries_denied"), router.tries_denied)
         may_try = self._proxy.budget.allows(router.now_s())

@@ -1,14 +1,18 @@
-"""What `/metrics` says of replicas that have left with requests under way."""
+"""What `/metrics` says of replicas that have left with requests under way, and of what is routed
+by when nobody speaks for any."""
 
 from random import Random
+
+import pytest
 
 from data_plane import data_plane
 from router_metrics import scrape, value
 from snapshots import document, snapshot
 from ullage_router.core.fleet import Fleet, fleet_of, hear
+from ullage_router.core.lineup import Basis
 from ullage_router.core.rules import Rules
 from ullage_router.router import Router
-from ullage_shared.snapshot import Snapshot
+from ullage_shared.snapshot import Snapshot, State
 
 SIDECAR = "http://node:9400"
 A, B, C = "http://a:8000", "http://b:8000", "http://c:8000"
@@ -50,3 +54,29 @@ async def test_a_name_that_is_used_anew_is_told_of_once() -> None:
         router.fleet = heard(before=router.fleet)
         assert len(router.leaving) == 3
         scrape(router, plane.proxy)
+
+
+LOST_S = Rules().choose.forget_after_s + 30.0
+
+
+@pytest.mark.parametrize(
+    ("replicas", "now_s", "by"),
+    [
+        ((snapshot(A, 0.9),), 0.0, Basis.SCORE),
+        ((snapshot(A, 0.01),), 0.0, Basis.FULL),
+        ((snapshot(A, 0.9, state=State.DOWN),), 0.0, Basis.NO_REPLICA),
+        ((), 0.0, Basis.NO_REPLICA),
+        ((snapshot(A, 0.9), snapshot(C, 0.9)), 10.0, Basis.OWN_COUNTS),
+        ((snapshot(A, 0.9), snapshot(C, 0.9)), LOST_S, Basis.OWN_COUNTS),
+    ],
+    ids=["score", "full", "down", "nobody", "stale", "lost"],
+)
+async def test_it_is_told_what_the_next_request_is_judged_by(
+    replicas: tuple[Snapshot, ...], now_s: float, by: Basis
+) -> None:
+    """Those that are all lost are served all the same: no router is without a replica then."""
+    router = Router(heard(*replicas), Rules(), Random(1), lambda: now_s)
+    async with data_plane() as plane:
+        metrics = scrape(router, plane.proxy)
+    told = {s.labels["by"]: s.value for s in metrics["routing_by"].samples}
+    assert told == {each.value: float(each is by) for each in Basis}
