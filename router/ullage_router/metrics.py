@@ -1,8 +1,11 @@
 """The router's metrics in Prometheus' form, made from its plain numbers when asked.
 
-Labels are bounded: `replica` by the fleet (a replica that leaves takes its series along),
-`sidecar` by the configuration, `code` of responses by what replicas answer, the others by enums.
-A counter's series are there from the start, at 0: what appears at 1 has no rate.
+Labels are bounded: `replica` by the fleet, `sidecar` by the configuration, `code` of responses by
+what replicas answer, the others by enums. A counter's series are there from the start, at 0: what
+appears at 1 has no rate.
+
+A replica that leaves takes its series along: what it is now at once, its counts when it has
+finished what it has, or when another has its name.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +17,7 @@ from prometheus_client.registry import Collector
 from ullage_router.core.decide import Why
 from ullage_router.core.fleet import Replica
 from ullage_router.core.gate import State
-from ullage_router.core.lineup import Standing, left_out, stand
+from ullage_router.core.lineup import Basis, Standing, left_out, stand
 from ullage_router.families import counter, gauge, histogram, one
 from ullage_router.feed import Poll, SidecarFeed
 from ullage_router.http.errors import CODES, NoRoom
@@ -46,11 +49,12 @@ class RouterCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metric families, as they stand now."""
         router = self._router
-        replicas = [*router.fleet.replicas.values(), *router.leaving.values()]
-        tallies = [(r.id, router.tallies.get(r.key) or Tally()) for r in replicas]
-        yield from self._sent(replicas, tallies)
+        present = router.fleet.replicas.values()
+        by_name = {r.id: r for r in (*router.leaving.values(), *present)}
+        tallies = [(name, router.tallies.get(r.key) or Tally()) for name, r in by_name.items()]
+        yield from self._sent(by_name.values(), tallies)
         yield from _answered(tallies)
-        yield from self._fleet(replicas)
+        yield from self._fleet(present)
         yield from self._decided()
         yield from self._overload()
         yield from self._sidecars()
@@ -98,7 +102,11 @@ class RouterCollector(Collector):
         refusals = counter("refusals", "code")
         for code in CODES:
             refusals.add_metric([code], router.refusals[code])
-        yield from (decisions, refusals)
+        routing_by = gauge("routing_by", "by")
+        now = router.odds().line_up.basis
+        for basis in Basis:
+            routing_by.add_metric([basis], float(basis is now))
+        yield from (decisions, routing_by, refusals)
         yield one(counter("second_tries"), router.second_tries)
         yield one(counter("second_tries_denied"), router.tries_denied)
         may_try = self._proxy.budget.allows(router.now_s())

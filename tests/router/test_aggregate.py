@@ -74,6 +74,13 @@ def test_only_metrics_that_exist_are_declared_to_be_views() -> None:
     assert {P + name for name in HELP} | of_the_process >= LARGEST
 
 
+def test_ways_of_routing_are_not_added_up() -> None:
+    """As many workers as there are may be of one mind: it is 1 all the same."""
+    by = (("by", "score"),)
+    told = {f"{P}routing_by": Family("gauge", "", {(f"{P}routing_by", by): 1.0})}
+    assert value(merge([told, told]), "routing_by", by="score") == 1.0
+
+
 def test_of_workers_started_at_different_times_the_latest_start_counts() -> None:
     """The sum of two would lie in a far future."""
     name = "process_start_time_seconds"
