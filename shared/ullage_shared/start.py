@@ -36,6 +36,12 @@ def run(command: str, extra: str, module: str, words: Sequence[str]) -> int:
         return INTERRUPTED
 
 
+def unread(error: OSError) -> bool:
+    """Standard output takes no more: say nothing more there. Had whoever read it seen enough?"""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return isinstance(error, BrokenPipeError)
+
+
 def _open_closed() -> None:
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
