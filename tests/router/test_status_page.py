@@ -100,11 +100,18 @@ async def test_the_detail_says_what_the_hatched_part_is_and_when_blocks_are_gone
         await tab.becomes(
             "document.querySelector('.detail').textContent.includes('they fall slowly')", SOON_S
         )
-        worst_first = """(() => {
-            const page = {...fleet.page, stopping: true, sidecars: [{url: "u", problem: "p"}]};
-            return wrong(page, past.since(60)).map((line) => line.mood);
-        })()"""
-        assert await tab.js(worst_first) == ["bad", "mild", "mild"]
+
+
+async def test_what_is_worst_is_said_first(tab: Tab) -> None:
+    more = "{stopping: true, sidecars: [{url: 'u', problem: 'p', faults: [], watched: true}]}"
+    async with site(1, scores=(0.9,)) as it:
+        await opened(tab, it, 1)
+        await tab.js(
+            "void (window.fetch = (ask => async (...all) => new Response(JSON.stringify("
+            f"{{...await (await ask(...all)).json(), ...{more}}})))(window.fetch))"
+        )
+        lines = "[...document.querySelectorAll('#wrong li')].map(line => line.innerText[0])"
+        await tab.becomes(f"{lines}.join('') === '✕▲'", SOON_S)
 
 
 async def test_what_changes_shows_without_a_reload_and_so_does_what_was_sent(tab: Tab) -> None:
