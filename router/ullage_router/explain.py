@@ -73,7 +73,7 @@ def explained(router: Router, ask: Ask) -> dict[str, Any]:
     decision = router.explain(ask)
     known = decision.known
     reasons = Reasons(router, need)
-    out = {r.id: reasons.why_not(r) for r in router.fleet.replicas.values()}
+    out = {r.id: _in_full(reasons.why_not(r), r) for r in router.fleet.replicas.values()}
     return {
         **_told(decision),
         "left_out": {name: reason for name, reason in out.items() if reason},
@@ -92,7 +92,16 @@ def explained(router: Router, ask: Ask) -> dict[str, Any]:
     }
 
 
+def _in_full(why_not: str, replica: Replica) -> str:
+    """With what its sidecar says of the state that is the reason."""
+    seen = replica.snapshot
+    if seen is None or not seen.reason or why_not != f"it is {seen.state}":
+        return why_not
+    return f"{why_not}: {seen.reason}"
+
+
 ANY: Final = Need()
+"""Whatever a replica that has room would be given."""
 
 
 class Reasons:

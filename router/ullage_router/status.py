@@ -105,9 +105,10 @@ def told(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _counted(tally: Tally) -> dict[str, Any]:
+    failures = {str(kind): count for kind, count in tally.failures.items()}
     return {
         "first_byte_counts": tally.first_byte_s.counts,
-        "failures": dict(tally.failures) | ({"cut": tally.cut} if tally.cut else {}),
+        "failures": failures | ({"cut": tally.cut} if tally.cut else {}),
         "ejections": tally.ejections,
     }
 

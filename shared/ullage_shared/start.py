@@ -1,12 +1,15 @@
 """How a command starts: what it needs is imported here, where its absence can be told in a line.
 
 Rules
+* Of standard input, output and error, those that are closed are opened, on nothing: else the next
+  socket or file got their numbers, and what is said its contents.
 * Nothing is imported before `run` but the standard library: a bare install has no more.
 * Ctrl-C while it starts, or while a subcommand works, is no fault: status 130, and no traceback.
 
 Exit status: the subcommand's; 1 if a package is missing; 130 after Ctrl-C.
 """
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -19,6 +22,7 @@ _OURS: Final = "ullage"
 
 def run(command: str, extra: str, module: str, words: Sequence[str]) -> int:
     """`main(words)` of `module`. `extra`: what has to be installed for `command`."""
+    _open_closed()
     try:
         main = cast(Callable[[Sequence[str]], int], import_module(module).main)
         return main(words)
@@ -30,3 +34,20 @@ def run(command: str, extra: str, module: str, words: Sequence[str]) -> int:
         return MISSING
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def unread(error: OSError) -> bool:
+    """Standard output takes no more: say nothing more there. Had whoever read it seen enough?"""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return isinstance(error, BrokenPipeError)
+
+
+def _open_closed() -> None:
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            lowest_free = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(lowest_free, True)  # noqa: FBT003 -- it takes no name
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(fd, "w" if fd else "r", closefd=False))

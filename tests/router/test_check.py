@@ -132,3 +132,19 @@ async def test_who_fails_is_named_with_the_reason_and_the_status_is_1(
         "Connection refused",
         "/health says 503",
     ]
+
+
+async def test_what_a_sidecar_says_stays_in_its_line_and_shows_no_password(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    evil = 'n/\x1b[2J\nadmin = "0.0.0.0:9401"\n#'
+    url = "http://me:secret@127.0.0.1:1"
+    async with SidecarStandIn(document(snapshot(url, 0.9, id=evil))) as sidecar:
+        words = ["check", "--print", "--sidecar", sidecar.url]
+        await asyncio.to_thread(main, words)
+        file = tomllib.loads(capsys.readouterr().out)
+        await asyncio.to_thread(main, [*words, "--connect"])
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert "secret" not in said
+    assert tomllib.loads(said) == file

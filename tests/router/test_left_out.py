@@ -25,7 +25,8 @@ def test_each_replica_that_is_left_out_says_why() -> None:
     router, clock = router_with(
         snapshot(A, 0.9, id="a"),
         snapshot(B, 0.15, id="b"),
-        snapshot(C, 0.9, id="c", state=State.WARMING),
+        snapshot(C, 0.9, id="c", state=State.WARMING, reason="dummy 2 of 3"),
+        snapshot("http://h:8000", 0.9, id="h", state=State.DRAINING),
         snapshot(D, 0.9, id="d"),
         snapshot(E, 0.9, id="e"),
         snapshot(F, 0.9, id="f", age_s=60.5),
@@ -37,11 +38,12 @@ def test_each_replica_that_is_left_out_says_why() -> None:
     page = told(router, Ask(model="tiny"))
     assert page["left_out"] == {
         "b": "score is not above the floor of 0.15",
-        "c": "it is warming",
+        "c": "it is warming: dummy 2 of 3",
         "d": "failed again and again: out until it has answered a probe",
         "e": "gave no answer, or had no room, a moment ago",
         "f": "its sidecar has been silent for more than 60.0 s",
         "g": "it serves other models",
+        "h": "it is draining",
     }
     assert (page["replica"], [row["replica"] for row in page["candidates"]]) == ("a", ["a"])
     clock.now_s += 1.0

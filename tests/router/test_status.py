@@ -17,6 +17,7 @@ from ullage_router.core.lineup import Standing
 from ullage_router.core.policy import AffinityPolicy, Policy, Way
 from ullage_router.core.rules import Rules
 from ullage_router.http.proxy import Proxy
+from ullage_router.http.upstream import Failure
 from ullage_router.replicas import replicas_page
 from ullage_router.router import Router
 from ullage_router.status import MOST_HOT, MOST_RECENT, hot_keys, status_page, told
@@ -66,7 +67,7 @@ async def test_its_rows_are_those_of_replicas_with_what_is_counted_beside() -> N
     assert chosen is not None
     _, tally = router.dispatch(chosen)
     tally.first_byte_s.observe(0.3)
-    router.failed(chosen, "connect", "Connection refused")
+    router.failed(chosen, Failure.CONNECT, "Connection refused")
     tally.cut += 2
     page = await status(router)
     own = ("first_byte_counts", "failures", "ejections", "now", "mood", "say")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -75,6 +76,40 @@ def heeds_ctrl_c(pid):
 
 ROUTER = ("ullage_router", "--admin", "127.0.0.1:0", "--replica", "http://127.0.0.1:1")
 SIDECAR = ("ullage_sidecar", "--engine", "http://127.0.0.1:1", "--socket", "{}/s")
+CLOSINGS = ("2>&-", "0>&- 1>&- 2>&-")
+
+
+@pytest.mark.parametrize("closing", CLOSINGS)
+@pytest.mark.parametrize("words", [ROUTER, SIDECAR])
+def test_it_serves_with_closed_descriptors_until_it_is_told_to_stop(words, closing, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [word.format(tmp_path) for word in words]
+    command = [sys.executable, "-m", *words, "--listen", f"127.0.0.1:{port}"]
+    process = subprocess.Popen(["/bin/sh", "-c", f'exec "$@" {closing}', "sh", *command])
+    try:
+        answers(port, process)
+        process.terminate()
+        assert process.wait(timeout=30.0) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(port, process):
+    """Wait until somebody listens there, and has said something to a request that is none."""
+    for _ in range(600):
+        assert process.poll() is None
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=5.0) as client:
+                client.sendall(b"nothing\r\n\r\n")
+                assert client.recv(4096)
+                return
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+    raise AssertionError("it does not listen")
+
+
 STARTS = [
     *((words, after_s) for words in (ROUTER, SIDECAR) for after_s in (0.04, 0.25, 0.5)),
     ((*ROUTER, "--workers", "2"), 0.9),  # While the workers start.

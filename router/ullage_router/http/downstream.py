@@ -300,8 +300,9 @@ class Downstream(Guest):
             return False
         keep_alive = request.keep_alive and not self._proxy.stopping and not request.http_1_0
         content_type = (b"Content-Type", b"application/json")
-        self.write(whole_response(200, (content_type,), body, keep_alive=keep_alive))
-        tell_short(self._proxy.witnesses, request, 200, End.WHOLE)
+        answer = whole_response(200, (content_type,), body, keep_alive=keep_alive)
+        self.write(answer)
+        tell_short(self._proxy.witnesses, request.client, request, 200, End.WHOLE, len(answer))
         if not keep_alive:
             self._close()
         return True
@@ -314,8 +315,16 @@ class Downstream(Guest):
         """
         self._proxy.router.refusals[refusal.code] += 1
         self.due_s = inf
-        self.write(refusal.render(None, keep_alive=False))
-        tell_short(self._proxy.witnesses, None, refusal.status, refusal.code)
+        answer = refusal.render(None, keep_alive=False)
+        self.write(answer)
+        tell_short(
+            self._proxy.witnesses,
+            self._reader.client,
+            None,
+            refusal.status,
+            refusal.code,
+            len(answer),
+        )
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self.pause_reading(paused=False)

@@ -95,7 +95,7 @@ class RequestReader:
         """What came behind a request to change the protocol."""
         self.access: Access | None = None
         """Who may send requests; None: everybody."""
-        self._client = client
+        self.client = client
         self._tls = tls
         self._max_head_bytes = max_head_bytes
         self._max_headers = max_headers
@@ -305,7 +305,7 @@ class RequestReader:
                 bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces),
                 self._version == "1.0",
                 keep_alive,
-                self._client,
+                self.client,
                 self._tls,
                 websocket,
             )

@@ -54,7 +54,7 @@ function wrong(page, in60) {
     add("mild", `${row.id} failed ${some(n, "time")} in the last 60 s.`);
   if (failing.length > FEW)
     add("mild", `And ${some(failing.length - FEW, "more replica")} failed.`);
-  return lines;
+  return lines.sort((a, b) => (b.mood === "bad") - (a.mood === "bad"));
 }
 
 function failedIn(in60, row) {
