@@ -4,9 +4,9 @@
     why=wait status=200 end=whole tries=1 waited_s=0 ttft_s=0.041 duration_s=1.7 sent_bytes=5120
     trace_id=…
 
-`client` is the address that the connection came from. `end` says how: `whole`, `cut`, `client_gone`,
-`stopped`, or the code of the router's refusal. What is not known is left out. No line holds a
-header, a query or anything of a body but its model.
+`client` is the address that the connection came from. `end` says how: `whole`, `cut`,
+`client_gone`, `stopped`, or the code of the router's refusal. What is not known is left out. No
+line holds a header, a query or anything of a body but its model.
 """
 
 from collections.abc import Callable
