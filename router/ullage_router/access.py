@@ -5,8 +5,8 @@
     trace_id=…
 
 `client` is the address that the connection came from. `end` says how: `whole`, `cut`,
-`client_gone`, `stopped`, or the code of the router's refusal. What is not known is left out. No line
-holds a header, a query or anything of a body but its model.
+`client_gone`, `stopped`, or the code of the router's refusal. What is not known is left out. No
+line holds a header, a query or anything of a body but its model.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,7 @@
 """`ullage-router check`: is this configuration in order, what would be in force, who answers?
 
-It reads what a start or a reload would read, certificates and keys too, and says all that is wrong.
+It reads what a start or a reload would read, certificates and keys too, and says what is wrong: all
+faults of one kind at a time (keys and values; addresses, and what is at odds; files).
 With `--connect` it also asks each sidecar and each replica, those that sidecars publish as well,
 once: as this host reaches them, which is what routing will do.
 

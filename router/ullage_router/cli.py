@@ -7,13 +7,14 @@ from typing import Any, Final
 
 from ullage_router.config import Config, at_odds
 from ullage_router.worker import Place
-from ullage_shared.address import AddressError, parse_base_url, parse_listen
+from ullage_shared.address import Address, AddressError, parse_base_url, parse_listen
 from ullage_shared.config import ConfigError, load
 from ullage_shared.log import add_log_flags
 
 VERSION: Final = version("ullage")
 KEYS: Final = ("listen", "admin", "replicas", "sidecars", "workers")
 """The keys that have a flag."""
+_ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
 
 
 def parser() -> argparse.ArgumentParser:
@@ -106,9 +107,20 @@ def configure(arguments: argparse.Namespace) -> Config:
             except AddressError as error:
                 origin = f"--{key.rstrip('s')}" if key in given else file
                 faults.append(f"{key} = {error} ({origin})")
+    if not faults and _meet(parse_listen(config.listen), parse_listen(config.admin)):
+        faults.append(f"admin = {config.admin!r}: wanted another port than listen has ({file})")
     faults += [f"{problem} ({file})" for problem in at_odds(config)]
     if not config.replicas and not config.sidecars:
         faults.append(f"replicas, sidecars: at least one must be named ({file})")
     if faults:
         raise ConfigError(*faults)
     return config
+
+
+def _meet(one: Address, other: Address) -> bool:
+    """Can only one of them be listened at? Port 0 is whichever is free."""
+    if not one.port or one.port != other.port:
+        return False
+    hosts = {one.host, other.host}
+    versions = {":" in host for host in hosts}
+    return len(hosts) == 1 or (len(versions) == 1 and bool(hosts & _ANY_HOST))

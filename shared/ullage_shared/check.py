@@ -27,7 +27,8 @@ EPILOG: Final = """\
 --print writes a whole file: every key, what it means and its default. A key that
 has its default stands behind #. Without FILE and flags it is one to begin with.
 exit status: 0 in order, 1 somebody whom --connect asked does not answer,
-  2 wrong configuration (every fault is a line on standard error)"""
+  2 wrong configuration: a line on standard error for each fault, those of one kind
+  at a time (keys and values; then addresses, and what is at odds; then files)"""
 
 
 def add_flags(command: argparse.ArgumentParser) -> None:

@@ -122,7 +122,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     """Where it stands in its life."""
     reason: str
-    """Why the state is not `serving`, the score unknown, or the warm-up given up; else empty."""
+    """Why the state is not `serving`, the score unknown, or the warm-up given up; and that it has
+    work without a step for a while, drained or not. Else empty."""
     capacity_score: Ratio | None
     """Headroom for a request of the mixed class: 0 full, 1 empty."""
     free_block_ratio: Ratio | None

@@ -11,11 +11,13 @@ Exit status: the subcommand's; 1 if a package is missing; 130 after Ctrl-C.
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Final, cast
 
 MISSING: Final = 1
+WRONG_USAGE: Final = 2
 INTERRUPTED: Final = 130
 _OURS: Final = "ullage"
 
@@ -34,6 +36,15 @@ def run(command: str, extra: str, module: str, words: Sequence[str]) -> int:
         return MISSING
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def no_such(command: str, word: str, known: Iterable[str]) -> int:
+    """Say that it has no such subcommand; the exit status."""
+    names = list(known)
+    alike = get_close_matches(word, names, n=1)
+    hint = f"did you mean {alike[0]}?" if alike else f"wanted one of: {', '.join(names)}"
+    sys.stderr.write(f"{command}: there is no command {word!r}; {hint}\n")
+    return WRONG_USAGE
 
 
 def unread(error: OSError) -> bool:

@@ -75,6 +75,27 @@ def test_what_is_printed_is_a_file_that_is_in_order(
     assert main(["check", str(file)]) == 0
 
 
+@pytest.mark.parametrize(
+    ("listen", "admin", "status"),
+    [
+        ("127.0.0.1:80", "127.0.0.1:80", 2),
+        ("0.0.0.0:80", "127.0.0.1:80", 2),
+        ("[::1]:80", "[::]:80", 2),
+        ("0.0.0.0:80", "[::1]:80", 0),
+        ("127.0.0.1:80", "127.0.0.2:80", 0),
+        ("127.0.0.1:80", "127.0.0.1:81", 0),
+        ("127.0.0.1:0", "127.0.0.1:0", 0),
+    ],
+)
+def test_clients_and_operators_cannot_come_to_one_address(
+    listen: str, admin: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--sidecar", SIDECAR, "--listen", listen, "--admin", admin]
+    assert main(["check", *words]) == status
+    wanted = f"admin = '{admin}': wanted another port than listen has (command line)"
+    assert (wanted in capsys.readouterr().err) == (status == 2)
+
+
 def test_without_file_and_flags_there_is_nothing_to_be_in_order(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

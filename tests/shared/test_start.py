@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+import ullage_router.__main__
+import ullage_sidecar.__main__
 from ullage_shared import start
 
 
@@ -48,6 +50,17 @@ def test_ctrl_c_is_status_130_and_no_traceback(module):
 
     module.main = interrupted
     assert start.run("x", "router", "made", []) == 130
+
+
+@pytest.mark.parametrize("main", [ullage_router.__main__.main, ullage_sidecar.__main__.main])
+def test_a_subcommand_that_there_is_not_names_the_one_that_was_meant(main, capsys):
+    assert main(["chek", "--print"]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith(": there is no command 'chek'; did you mean check?\n")
+    assert main(["x\x1b[2J\n"]) == 2
+    said = capsys.readouterr().err
+    assert said.rstrip("\n").isprintable()
+    assert "wanted one of: check, " in said
 
 
 @pytest.mark.parametrize("package", ["ullage_router", "ullage_sidecar"])
