@@ -5,6 +5,9 @@ PYTHON ?= python3
 PORT_BASE ?= 18800
 KEEP ?=
 FUZZ_SECONDS ?= 300
+PREFIX ?= /opt/ullage
+DESTDIR ?=
+EXTRAS ?= sidecar,router
 LAB ?= --workload mooncake-like --workload azure-like --workload chat --load 0.5,0.7 \
 	--policy ullage --policy ullage_weighted --policy least_in_flight --policy dynamo --policy llm_d \
 	--policy omniscient --requests 600 --report .build/lab
@@ -21,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs fuzz env env-tune env-vllm system bench-ask bench-decide bench-fresh bench-live bench-proxy bench-push bench-record bench-sidecar bench-speeds bench-told bench-vllm conformance lab long observability soak versions clean
+.PHONY: help demo test check lint docs install uninstall deploy-test fuzz env env-tune env-vllm system bench-ask bench-decide bench-fresh bench-live bench-proxy bench-push bench-record bench-sidecar bench-speeds bench-told bench-vllm conformance lab long observability soak versions clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -56,9 +59,10 @@ lint: env ## style, types, and the walls between the packages
 	$(BIN)/mypy
 	$(BIN)/lint-imports > .build/walls.log || { cat .build/walls.log; exit 1; }
 
-docs: env ## write the README's tables and Grafana's dashboard anew from the code
+docs: env ## write the README's tables, Grafana's dashboard and example configurations anew from the code
 	$(BIN)/python tests/docs/tables.py --write README.md
 	PYTHONPATH=deploy $(BIN)/python -m grafana --write deploy/grafana/ullage.json
+	PYTHONPATH=deploy $(BIN)/python -m install.examples --write deploy/systemd/etc
 
 bench-ask: env ## what it costs to find what a request asks for, by its body's size
 	$(BIN)/python tests/bench/bench_ask.py
@@ -149,6 +153,16 @@ $(VLLM)/tune: pyproject.toml deploy/vllm_cpu/constraints.txt $(VLLM)/wheel
 $(MODEL)/config.json: deploy/vllm_cpu/make_tiny_model.py | $(VLLM)/ready
 	$(VLLM)/bin/python deploy/vllm_cpu/make_tiny_model.py $(MODEL)
 	@touch $@
+
+install: ## into PREFIX (/opt/ullage), with systemd's units; as root (DESTDIR=FOLDER stands for /)
+	@PYTHONPATH=deploy $(PYTHON) -m install install --prefix "$(PREFIX)" --destdir "$(DESTDIR)" --extras "$(EXTRAS)"
+
+uninstall: ## take it away again; /etc/ullage stays
+	@PYTHONPATH=deploy $(PYTHON) -m install uninstall --prefix "$(PREFIX)" --destdir "$(DESTDIR)"
+
+deploy-test: env system ## units, installer, packages, and all of it on a booted machine (as root, 10 minutes)
+	PYTHONPATH=tests/support $(BIN)/python -m units
+	$(BIN)/pytest tests/deploy -m "not alone" -n 2 --dist loadfile
 
 clean: ## remove what was built
 	rm -rf .venv .venv-vllm .build dist

@@ -22,9 +22,12 @@ from pathlib import Path
 
 COMMANDS = {
     "chromium": "chromium",
+    "debootstrap": "debootstrap",
     "haproxy": "haproxy",
     "nginx": "nginx",
     "promtool": "prometheus",
+    "systemd-analyze": "systemd",
+    "systemd-nspawn": "systemd-container",
     "wrk": "wrk",
 }
 """Command → the Debian package that brings it."""

@@ -31,6 +31,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "off), `client_gone`, `stopped`, or the code of the router's own answer.",
     "worker_ready": "A worker serves.",
     "worker_died": "A worker has ended unasked, and is started again.",
+    "worker_hung": "With systemd's watchdog: a worker answers no more, and is ended.",
     "worker_killed": "A worker did not stop in time.",
     "no_worker_starts": "No worker could begin, and the router ends.",
     "supervisor_gone": "A worker's supervisor has died: the worker finishes what it has.",

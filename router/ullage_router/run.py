@@ -5,24 +5,26 @@ configuration is at fault, 130 after a Ctrl-C before it could listen to signals.
 """
 
 import argparse
-import asyncio
 import logging
-import signal
-import sys
+import os
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import uvloop
 
+from ullage_router.background import in_background
 from ullage_router.cli import VERSION, configure, parser
 from ullage_router.config import Config, worker_count
+from ullage_router.given import address_of, given
 from ullage_router.serve import service
+from ullage_router.signals import obey_signals
 from ullage_router.supervise import supervise
 from ullage_router.worker import work
 from ullage_shared import log
 from ullage_shared.address import parse_listen
 from ullage_shared.config import ConfigError
 from ullage_shared.log import line
+from ullage_shared.notify import Notifier
 from ullage_shared.peer import why_unreachable
 
 _log: Final = logging.getLogger("ullage.router")
@@ -43,7 +45,7 @@ def main(words: Sequence[str]) -> int:
             return uvloop.run(supervise(config, workers, words, lambda: configure(arguments)))
         return uvloop.run(serve(arguments, config, lines.put))
     except ConfigError as error:
-        sys.stderr.writelines(f"ullage-router: {fault}\n" for fault in error.faults)
+        log.complain("ullage-router", error.faults)
         return 2
 
 
@@ -51,14 +53,20 @@ async def serve(
     arguments: argparse.Namespace, config: Config, put: Callable[[log.Line], None]
 ) -> int:
     """Be the whole router, until SIGTERM or SIGINT. Returns the exit status."""
-    loop = asyncio.get_running_loop()
+    manager = Notifier.of(os.environ, os.getpid())
+    descriptors = given(os.environ, os.getpid())
+    living = in_background(manager.keep_alive())
     async with service(config, put) as running:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, running.stop)
-        loop.add_signal_handler(signal.SIGHUP, running.reload, lambda: configure(arguments))
-        listen, admin = parse_listen(config.listen), parse_listen(config.admin)
+        obey_signals(
+            manager,
+            running.stop,
+            lambda: running.reload(lambda: configure(arguments)),
+            lambda: running.config,
+        )
+        listen = address_of(descriptors) if descriptors else parse_listen(config.listen)
+        admin = parse_listen(config.admin)
         try:
-            http, pages = await running.open(listen, admin)
+            http, pages = await running.open(descriptors or listen, admin)
         except OSError as error:
             why = why_unreachable(error)
             _log.error(line("cannot_listen", listen=listen, admin=admin, why=why))
@@ -74,6 +82,8 @@ async def serve(
                 sidecars=len(config.sidecars),
             )
         )
+        manager.ready(f"clients at {http}, operators at {pages}")
         await running.stopped()
+    living.cancel()
     _log.info(line("stopped"))
     return 0

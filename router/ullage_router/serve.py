@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import resource
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,7 @@ from ullage_router.background import in_background
 from ullage_router.config import Config, rules
 from ullage_router.core.fleet import fleet_of, relist
 from ullage_router.feed import Feeds
+from ullage_router.given import address_of, opened
 from ullage_router.http.access import read as read_access
 from ullage_router.http.proxy import Proxy
 from ullage_router.http.story import Witness
@@ -104,12 +105,12 @@ class Service:
         self._stop = asyncio.Event()
 
     async def open(
-        self, listen: Address, admin: Address | Path, *, share_port: bool = False
+        self, listen: Address | Sequence[int], admin: Address | Path, *, share_port: bool = False
     ) -> tuple[Address, Address | Path]:
         """Let operators in at `admin`, then clients at `listen`. Returns both, with their ports.
 
-        `admin` may be a unix socket. `share_port`: other processes listen there too. Raises
-        `OSError`.
+        `listen` may be descriptors that were given (see `given`), `admin` a unix socket.
+        `share_port`: other processes listen there too. Raises `OSError`.
         """
         await self._feeds.first_looks()
         guard(self._pages, admin)
@@ -119,8 +120,18 @@ class Service:
         else:
             await web.TCPSite(self._admin, admin.host, admin.port).start()
             admin = Address(admin.host, self._admin.addresses[0][1])
-        listen = await self._proxy.listen(listen, tls=self._tls.listening, share_port=share_port)
+        tls = self._tls.listening
+        if isinstance(listen, Address):
+            listen = await self._proxy.listen(listen, tls=tls, share_port=share_port)
+        else:
+            await self._proxy.listen_on(opened(listen), tls=tls)
+            listen = address_of(listen)
         return listen, admin
+
+    @property
+    def config(self) -> Config:
+        """The one in force."""
+        return self._config
 
     @property
     def stopping(self) -> bool:
@@ -139,14 +150,18 @@ class Service:
         _log.info(line("stopping", requests=self._requests))
         await self._proxy.stop(self._config.limits.stop_grace_s)
 
-    def reload(self, read: Callable[[], Config]) -> None:
-        """Take over what `read` gives, or nothing of it; the log says which."""
+    def reload(self, read: Callable[[], Config]) -> str:
+        """Take over what `read` gives, or nothing of it; the log says which.
+
+        Returns why nothing was taken over; empty: it was.
+        """
         try:
             changed = self._take_over(read())
         except (ConfigError, OSError) as error:  # A file may go while it is read.
             _log.error(line("reload_refused", why=error))
-        else:
-            _log.info(line("reloaded", changed=",".join(changed) or "nothing"))
+            return str(error)
+        _log.info(line("reloaded", changed=",".join(changed) or "nothing"))
+        return ""
 
     async def close(self) -> None:
         """End all that runs beside the requests."""

@@ -2,13 +2,13 @@
 
 Rules
 * It serves no client: it binds the port without listening, so that port 0 and a port in use are
-  dealt with once. The kernel spreads connections over the workers that listen there.
+  dealt with once. The kernel spreads connections over the workers that listen there. Sockets that
+  systemd gave are bound already; all workers accept from their one queue, whoever is first.
 * A configuration is checked here first: of one with a fault no worker hears.
 """
 
-import asyncio
 import logging
-import signal
+import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,18 +18,23 @@ from typing import Final
 from aiohttp import web
 
 from ullage_router import tls
+from ullage_router.background import in_background
 from ullage_router.claim import claim
 from ullage_router.cli import VERSION
 from ullage_router.config import Config
+from ullage_router.given import address_of, given
 from ullage_router.http import access
 from ullage_router.local_only import guard
 from ullage_router.overview import Overview
 from ullage_router.reload import changes
+from ullage_router.signals import obey_signals
 from ullage_router.tracing import require
+from ullage_router.worker import Held
 from ullage_router.workers import Workers
 from ullage_shared.address import Address, parse_listen
 from ullage_shared.config import ConfigError
 from ullage_shared.log import line
+from ullage_shared.notify import Notifier
 from ullage_shared.peer import why_unreachable
 
 _log: Final = logging.getLogger("ullage.router")
@@ -46,18 +51,26 @@ async def supervise(
     tls.read(config.tls)
     access.read(config.access.keys, config.access.replica_key)
     require(config.trace.otlp)
-    listen, admin = parse_listen(config.listen), parse_listen(config.admin)
+    manager = Notifier.of(os.environ, os.getpid())
+    descriptors = given(os.environ, os.getpid())
+    listen = address_of(descriptors) if descriptors else parse_listen(config.listen)
+    admin = parse_listen(config.admin)
     async with AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="ullage-router-"))
+        stack.callback(in_background(manager.keep_alive()).cancel)
         try:
-            port = stack.enter_context(claim(listen))
-            workers = Workers(config, words, port, Path(directory))
+            port = listen.port if descriptors else stack.enter_context(claim(listen))
+            workers = Workers(
+                config, words, Held(port, descriptors), Path(directory), manager.watchdog_s
+            )
             admin = await stack.enter_async_context(_admin(Overview(workers), admin))
         except OSError as error:
             why = why_unreachable(error)
             _log.error(line("cannot_listen", listen=listen, admin=admin, why=why))
             return 1
-        _obey_signals(workers, read)
+        obey_signals(
+            manager, lambda: _stop(workers), lambda: _reload(workers, read), lambda: workers.config
+        )
         problem = await workers.start(number)
         if problem and not workers.stopping:
             _log.error(line("no_worker_starts", why=problem))
@@ -65,11 +78,12 @@ async def supervise(
             await workers.ended()
             return 1
         if not problem:
+            http = Address(listen.host, port)
             _log.info(
                 line(
                     "listening",
                     version=VERSION,
-                    http=Address(listen.host, port),
+                    http=http,
                     admin=admin,
                     tls="on" if config.tls.certificate else "off",
                     replicas=len(config.replicas),
@@ -77,32 +91,30 @@ async def supervise(
                     workers=number,
                 )
             )
+            if not workers.stopping:
+                manager.ready(f"clients at {http}, operators at {admin}, {number} workers")
         in_order = await workers.ended()
     _log.info(line("stopped"))
     return 0 if in_order else 1
 
 
-def _obey_signals(workers: Workers, read: Callable[[], Config]) -> None:
-    loop = asyncio.get_running_loop()
+def _stop(workers: Workers) -> None:
+    _log.info(line("stopping", workers=len(workers.alive)))
+    workers.stop()
 
-    def stop() -> None:
-        _log.info(line("stopping", workers=len(workers.alive)))
-        workers.stop()
 
-    def reload() -> None:
-        try:
-            config = read()
-            changes(workers.config, config)
-            tls.read(config.tls)
-            access.read(config.access.keys, config.access.replica_key)
-        except (ConfigError, OSError) as error:  # A file may go while it is read.
-            _log.error(line("reload_refused", why=error))
-        else:
-            workers.reload(config)  # Each says what has changed.
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, reload)
+def _reload(workers: Workers, read: Callable[[], Config]) -> str:
+    """Have all take over the file. Returns why they shall not; empty: they shall."""
+    try:
+        config = read()
+        changes(workers.config, config)
+        tls.read(config.tls)
+        access.read(config.access.keys, config.access.replica_key)
+    except (ConfigError, OSError) as error:  # A file may go while it is read.
+        _log.error(line("reload_refused", why=error))
+        return str(error)
+    workers.reload(config)  # Each says what has changed.
+    return ""
 
 
 @asynccontextmanager

@@ -2,7 +2,8 @@
 
 Rules
 * Orders come through a socket that is the worker's standard input, one a line: `config {…}`,
-  `stop`. Signals are for the supervisor: systemd and terminals send them to everybody at once.
+  `stop`, and `alive?`, which the worker answers if its event loop runs. Signals are for the
+  supervisor: systemd and terminals send them to everybody at once.
 * The configuration comes from the supervisor, not from the file: all workers have the same, also
   one that is started again after the file has changed.
 * A supervisor that is gone is an order to stop.
@@ -35,23 +36,32 @@ MOST_BYTES: Final = 16 * 1024 * 1024
 READY: Final = b"ready\n"
 
 
+class Held(NamedTuple):
+    """What the supervisor holds for all its workers."""
+
+    port: int
+    descriptors: tuple[int, ...] = ()
+    """Sockets that were given, all at that port; none: each worker binds its own."""
+
+
 class Place(NamedTuple):
-    """Which worker, and where: `--worker 2:8080:/tmp/…/2-0.sock`."""
+    """Which worker, and where: `--worker 2:8080:3,4:/tmp/…/2-0.sock`."""
 
     number: int
-    port: int
-    """The port that the supervisor holds for all."""
+    held: Held
     admin: Path
     """The unix socket on which the supervisor asks for the admin pages."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """The place that `str` wrote."""
-        number, port, admin = text.split(":", 2)
-        return cls(int(number), int(port), Path(admin))
+        number, port, descriptors, admin = text.split(":", 3)
+        held = Held(int(port), tuple(map(int, filter(None, descriptors.split(",")))))
+        return cls(int(number), held, Path(admin))
 
     def __str__(self) -> str:
-        return f"{self.number}:{self.port}:{self.admin}"
+        descriptors = ",".join(map(str, self.held.descriptors))
+        return f"{self.number}:{self.held.port}:{descriptors}:{self.admin}"
 
 
 def config_order(config: Config) -> bytes:
@@ -61,6 +71,9 @@ def config_order(config: Config) -> bytes:
 
 STOP_ORDER: Final = b"stop\n"
 """The line that has a worker stop, and again: stop at once."""
+ALIVE_ORDER: Final = b"alive?\n"
+"""The line that a worker answers at once."""
+ALIVE: Final = b"alive\n"
 
 
 async def work(place: Place, put: Callable[[Line], None]) -> int:
@@ -95,18 +108,22 @@ async def _serve(
     put: Callable[[Line], None],
 ) -> None:
     async with service(config, put) as running:
-        listen = Address(parse_listen(config.listen).host, place.port)
-        await running.open(listen, place.admin, share_port=True)
+        listen = Address(parse_listen(config.listen).host, place.held.port)
+        await running.open(place.held.descriptors or listen, place.admin, share_port=True)
         said.write(READY)
-        obeying = in_background(_obey(orders, running, place.admin.parent))
+        obeying = in_background(_obey(orders, said, running, place.admin.parent))
         await running.stopped()
         obeying.cancel()
 
 
-async def _obey(orders: asyncio.StreamReader, running: Service, directory: Path) -> None:
+async def _obey(
+    orders: asyncio.StreamReader, said: asyncio.StreamWriter, running: Service, directory: Path
+) -> None:
     with suppress(ConnectionError):
         while order := await orders.readline():
-            if order == STOP_ORDER:
+            if order == ALIVE_ORDER:
+                said.write(ALIVE)
+            elif order == STOP_ORDER:
                 running.stop()
             else:
                 running.reload(partial(_config, order))

@@ -1,6 +1,9 @@
 """The processes that share a port: started, started again when one dies, told what to do.
 
-Rule: a worker that dies is started again at once; one that dies time and again, later and later.
+Rules
+* A worker that dies is started again at once; one that dies time and again, later and later.
+* Where systemd watches the supervisor, the supervisor watches its workers: one that answers no call
+  for as long as systemd would wait is ended, and started again.
 """
 
 import asyncio
@@ -17,7 +20,15 @@ from typing import Final
 from ullage_router.aggregate import Families, total
 from ullage_router.background import in_background
 from ullage_router.config import Config
-from ullage_router.worker import MOST_BYTES, READY, STOP_ORDER, Place, config_order
+from ullage_router.worker import (
+    ALIVE_ORDER,
+    MOST_BYTES,
+    READY,
+    STOP_ORDER,
+    Held,
+    Place,
+    config_order,
+)
 from ullage_shared.log import line
 
 _log: Final = logging.getLogger("ullage.router")
@@ -26,6 +37,10 @@ _LASTING_S: Final = 10.0
 _MOST_DELAY_S: Final = 5.0
 _MARGIN_S: Final = 5.0
 """How much longer than `limits.stop_grace_s` a worker may take to stop before it is killed."""
+_CALLS: Final = 2
+"""So many in a row go unanswered. One may, after a supervisor that was itself stopped."""
+_LAST_WORDS_S: Final = 1.0
+"""For a worker to say where it hangs: Python does at SIGABRT, given PYTHONFAULTHANDLER."""
 
 
 class Worker:
@@ -50,6 +65,7 @@ class Worker:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "ullage_router", *words, "--worker", str(place)),
                 stdin=theirs.fileno(),
+                pass_fds=place.held.descriptors,
             )
         worker = cls(place, process)
         worker._said, worker._orders = await asyncio.open_connection(sock=ours, limit=MOST_BYTES)
@@ -67,6 +83,31 @@ class Worker:
             self.ready = said == READY
             self._problem = "" if self.ready else said.decode().strip()
         return self.ready
+
+    async def watch(self, hung_after_s: float) -> None:
+        """Until its end, or until it has answered no call for so long: then end it."""
+        every_s = hung_after_s / _CALLS
+        unanswered = 0
+        with suppress(ConnectionError):  # It is dying by itself.
+            while unanswered < _CALLS:
+                self.order(ALIVE_ORDER)
+                try:
+                    if not await asyncio.wait_for(self._said.readline(), every_s):
+                        return
+                except TimeoutError:
+                    unanswered += 1
+                else:
+                    unanswered = 0
+                    await asyncio.sleep(every_s)
+            _log.error(line("worker_hung", worker=self.number, silent_s=hung_after_s))
+            await self._put_down()
+
+    async def _put_down(self) -> None:
+        with suppress(ProcessLookupError):  # It has ended.
+            self.process.send_signal(signal.SIGABRT)
+            self.process.send_signal(signal.SIGCONT)  # Stopped, it would hear of nothing.
+            await asyncio.sleep(_LAST_WORDS_S)
+            self.process.kill()
 
     async def ended(self) -> str:
         """Wait for its end. Returns how it ended, in words."""
@@ -87,8 +128,18 @@ class Worker:
 class Workers:
     """All of them."""
 
-    def __init__(self, config: Config, words: Sequence[str], port: int, directory: Path) -> None:
-        """`words`: the command line. `directory`: for the workers' sockets."""
+    def __init__(
+        self,
+        config: Config,
+        words: Sequence[str],
+        held: Held,
+        directory: Path,
+        hung_after_s: float | None,
+    ) -> None:
+        """`words`: the command line. `directory`: for the workers' sockets.
+
+        `hung_after_s`: how long a worker may answer no call; None: for ever.
+        """
         self.alive: dict[int, Worker] = {}
         """By number, from 1."""
         self.departed: Families = {}
@@ -97,8 +148,9 @@ class Workers:
         self.config = config
         """What all have, or are about to have."""
         self._words = words
-        self._port = port
+        self._held = held
         self._directory = directory
+        self._hung_after_s = hung_after_s
         self._stops = 0
         self._stop = asyncio.Event()
         self._in_order = True
@@ -150,7 +202,7 @@ class Workers:
         in_row = 0
         for incarnation in count():
             self._directory.mkdir(mode=0o700, exist_ok=True)  # /tmp may have been cleaned.
-            place = Place(number, self._port, self._directory / f"{number}-{incarnation}.sock")
+            place = Place(number, self._held, self._directory / f"{number}-{incarnation}.sock")
             began_s = loop.time()
             how = await self._one(place, begun)
             if not begun.done():
@@ -175,11 +227,16 @@ class Workers:
             return f"no process: {error.strerror}"
         self.alive[place.number] = worker
         worker.order(config_order(self.config) + STOP_ORDER * self._stops)
+        watching = None
         if await worker.begun():
             _log.info(line("worker_ready", worker=place.number, pid=worker.process.pid))
+            if self._hung_after_s is not None:
+                watching = in_background(worker.watch(self._hung_after_s))
             if not begun.done():
                 begun.set_result("")
         how = await worker.ended()
+        if watching is not None:
+            watching.cancel()
         del self.alive[place.number]
         self.departed = total([self.departed, worker.seen])
         if self.stopping and not worker.in_order:

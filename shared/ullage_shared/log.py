@@ -14,8 +14,10 @@ Rules
 import argparse
 import logging
 import os
+import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final, cast
 
 from ullage_shared.log_line import Form, Line, form_of, line, line_of
@@ -29,6 +31,7 @@ __all__ = [
     "NotHttp",
     "Seldom",
     "add_log_flags",
+    "complain",
     "configure",
     "line",
     "no_reload",
@@ -75,6 +78,12 @@ def under_journald(fd: int) -> bool:
     except OSError:
         return False
     return os.environ.get("JOURNAL_STREAM") == f"{there.st_dev}:{there.st_ino}"
+
+
+def complain(command: str, faults: Iterable[str]) -> None:
+    """Say why `command` does not begin; before there is a log, and for people first."""
+    begun = "<3>" if under_journald(STDERR) else ""
+    sys.stderr.writelines(f"{begun}{command}: {fault}\n" for fault in faults)
 
 
 class Log:

@@ -4,7 +4,6 @@ Exit status: 0 after SIGTERM or SIGINT, 1 if a place to listen at cannot be had,
 configuration is at fault, 130 after a Ctrl-C before it could listen to signals.
 """
 
-import sys
 from collections.abc import Sequence
 
 import uvloop
@@ -25,9 +24,9 @@ def main(words: Sequence[str]) -> int:
         log.configure(options.log_level, options.log_format)
         uvloop.run(serve(config))
     except ConfigError as error:
-        sys.stderr.writelines(f"ullage-sidecar: {fault}\n" for fault in error.faults)
+        log.complain("ullage-sidecar", error.faults)
         return 2
     except ListenError as error:
-        sys.stderr.write(f"ullage-sidecar: {error}\n")
+        log.complain("ullage-sidecar", (str(error),))
         return 1
     return 0

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import os
 import secrets
 import signal
 import time
@@ -17,6 +18,7 @@ from aiohttp import web
 
 from ullage_shared import log
 from ullage_shared.address import parse_listen
+from ullage_shared.notify import Notifier
 from ullage_sidecar import agent, endpoints, health, metrics
 from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.control import Control, Door, listening, path_of
@@ -32,6 +34,7 @@ from ullage_sidecar.warmer import Warmer
 
 TICK_S: Final = 1.0
 CLOSE_WITHIN_S: Final = 1.0
+STOP_WITHIN_S: Final = 10.0
 VERSION: Final = version("ullage")
 
 _log: Final = logging.getLogger("ullage.sidecar")
@@ -44,6 +47,7 @@ async def serve(config: Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, log.no_reload, _log)
+    manager = Notifier.of(os.environ, os.getpid())
     node = Node(config, time.monotonic())
     kept = Kept(Path(f"{config.socket}.drained"), scrape.machine_start())
     node.resume(kept.read(), time.monotonic())
@@ -70,11 +74,14 @@ async def serve(config: Config) -> None:
             async with controlled as door, checked, serving, asyncio.TaskGroup() as group:
                 warmer = Warmer(node, client, time.monotonic, VERSION)
                 chores = [_pulse(node), _tick(node, kept, found, door), warmer.run()]
+                chores.append(manager.keep_alive())
                 chores += [_watch(node, client, entry, scrapers) for entry in config.engine]
                 chores += [scraper.run(pages) for scraper in scrapers.values()]
                 tasks = [group.create_task(chore) for chore in chores]
                 _keep_for_good()
+                manager.ready(f"snapshots at {config.listen}, plugins at {config.socket}")
                 await stop.wait()
+                manager.stopping(STOP_WITHIN_S)
                 for task in tasks:
                     task.cancel()
     _log.info(log.line("stopped"))

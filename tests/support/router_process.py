@@ -1,15 +1,20 @@
 """`python -m ullage_router` as operators run it: a process, ready when it says so."""
 
 import asyncio
+import os
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from manager import given
 from ullage_shared.address import Address, parse_listen
 
 _READY_WITHIN_S = 20.0
+_PYTHON = ("-m", "ullage_router")
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass
@@ -28,12 +33,19 @@ class RouterProcess:
 
 
 @asynccontextmanager
-async def router_process(*arguments: str) -> AsyncIterator[RouterProcess]:
-    """Start it on free ports of the loopback; `arguments` come behind."""
+async def router_process(
+    *arguments: str, environment: Mapping[str, str] = _NOTHING, sockets: Sequence[int] = ()
+) -> AsyncIterator[RouterProcess]:
+    """Start it on free ports of the loopback; `arguments` come behind.
+
+    `environment` comes on top of this process's. `sockets` are given to it as systemd does.
+    """
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "ullage_router"),
+        *(given(sockets, *_PYTHON) if sockets else (sys.executable, *_PYTHON)),
         *("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", *arguments),
         stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **environment},
+        pass_fds=sockets,
     )
     log: list[str] = []
     assert process.stderr is not None
@@ -49,10 +61,13 @@ async def router_process(*arguments: str) -> AsyncIterator[RouterProcess]:
     await reading
 
 
-async def run_router(*arguments: str) -> tuple[int, str]:
+async def run_router(*arguments: str, sockets: Sequence[int] = ()) -> tuple[int, str]:
     """Run one that is expected to end by itself: its exit status and stderr."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "ullage_router", *arguments), stderr=asyncio.subprocess.PIPE
+        *(given(sockets, *_PYTHON) if sockets else (sys.executable, *_PYTHON)),
+        *arguments,
+        stderr=asyncio.subprocess.PIPE,
+        pass_fds=sockets,
     )
     try:
         _, said = await asyncio.wait_for(process.communicate(), _READY_WITHIN_S)

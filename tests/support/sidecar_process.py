@@ -32,12 +32,12 @@ class Sidecar:
         self.listen = f"127.0.0.1:{port}"
         self.process = None
 
-    async def start(self, *flags):
-        """Start it and wait until it serves, or has ended."""
+    async def start(self, *flags, **environment):
+        """Start it and wait until it serves, or has ended. `environment` comes on top of ours."""
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "ullage_sidecar", "--socket", os.fspath(self.socket),
             "--listen", self.listen, "--node", "n", *flags,
-            stderr=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE, env={**os.environ, **environment},
         )  # fmt: skip
         self.said = []
         async with asyncio.timeout(30.0):

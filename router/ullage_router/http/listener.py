@@ -11,7 +11,7 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from ullage_shared.address import Address
@@ -95,6 +95,13 @@ class Listener:
         self._resume()
         port: int = self._sockets[0].getsockname()[1]
         return port
+
+    def take(self, sockets: Iterable[socket.socket]) -> None:
+        """Accept on sockets that listen already, and close them at the end."""
+        for sock in sockets:
+            self._sockets.append(sock)
+            sock.settimeout(0.0)
+        self._resume()
 
     def close(self) -> None:
         """Accept no more; those that have not finished TLS's handshake are let go.

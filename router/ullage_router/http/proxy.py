@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import logging
 import resource
+import socket
 import ssl
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import inf
 from random import Random
 from typing import Final, cast
@@ -189,7 +190,18 @@ class Proxy:
 
         `share_port`: other processes may listen there too (SO_REUSEPORT).
         """
-        self._listener = Listener(
+        self._listener = self._listens(tls)
+        return Address(address.host, self._listener.open(address, share_port=share_port))
+
+    async def listen_on(
+        self, sockets: Sequence[socket.socket], *, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Accept connections on sockets that listen already. They are the proxy's from now on."""
+        self._listener = self._listens(tls)
+        self._listener.take(sockets)
+
+    def _listens(self, tls: ssl.SSLContext | None) -> Listener:
+        return Listener(
             self.loop,
             lambda: Downstream(self),
             self.out_of_descriptors,
@@ -198,7 +210,6 @@ class Proxy:
             tls,
             self.limits.head_timeout_s,
         )
-        return Address(address.host, self._listener.open(address, share_port=share_port))
 
     async def stop(self, grace_s: float) -> None:
         """Accept no more, let what runs finish for up to `grace_s`, then end what is left."""

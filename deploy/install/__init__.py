@@ -1,0 +1,1 @@
+"""`make install` and `make uninstall`: Ullage on a host, with its units."""
