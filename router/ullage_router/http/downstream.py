@@ -44,6 +44,7 @@ _MOST_BEYOND_BYTES: Final = 65_536
 _MOST_BEHIND_BYTES: Final = 1_048_576
 _MOST_TURNED_AWAY: Final = 32
 _LEAVE_WITHIN_S: Final = 1.0
+_FIRST_WITHIN_S: Final = 0.5
 _LOOK_EVERY_S: Final = 0.05
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
@@ -55,6 +56,8 @@ class Downstream(Guest):
     _serving = False
     _paused = False
     _tunnel = False
+    _fresh = True
+    """Nothing has come yet."""
     _looking: asyncio.TimerHandle | None = None
     _turned_away: asyncio.TimerHandle | None = None
     _unsent_bytes = 0
@@ -147,8 +150,13 @@ class Downstream(Guest):
         self._reader.access = access
 
     def stop_when_idle(self) -> None:
-        """The router is stopping: close now, or after the request that is under way."""
-        if self._exchange is None and self._reader.phase is IDLE:
+        """The router is stopping: close now, or after the request that is under way. The first one
+        of a connection that has just come may be on its way: closed, it would be reset."""
+        if self._exchange is not None or self._reader.phase is not IDLE:
+            return
+        if self._fresh:
+            self.due_s = min(self.due_s, self._proxy.loop.time() + _FIRST_WITHIN_S)
+        else:
             self._close()
 
     def stop_now(self) -> None:
@@ -258,6 +266,7 @@ class Downstream(Guest):
         self._serving = True  # An exchange may end before `start` returns.
         while self._waiting and self._idle:
             request = self._waiting.popleft()
+            self._fresh = False
             self.due_s = inf
             if request.target != _MODELS or not self._answered_here(request):
                 self._exchange = self._proxy.exchange(self._proxy, self, request)
