@@ -276,7 +276,7 @@ async def test_a_sidecar_stopped_for_a_while_claims_nothing_until_it_has_heard_a
     away = "this sidecar was away itself, and has not heard of it since"
     assert film.reasons() <= {"", away}
     assert film.pictures[-1].reason == ""
-    assert "was_away seconds=" in stage.log.read_text()
+    assert 'was_away why="stopped, or starved" seconds=' in stage.log.read_text()
 
 
 async def test_a_killed_engine_core_is_down_for_good(stage: Stage):
