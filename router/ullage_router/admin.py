@@ -1,6 +1,6 @@
 """What operators see on the admin port. Each page is a pure function of the router's state."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -18,6 +18,7 @@ from ullage_router.page import html_page
 from ullage_router.replicas import replicas_page
 from ullage_router.router import Router
 from ullage_router.status import status_page
+from ullage_shared.discovery.listing import Listing
 
 
 def health_page(router: Router, *, stopping: bool = False) -> tuple[int, dict[str, Any]]:
@@ -44,6 +45,7 @@ def admin_app(
     feeds: Mapping[str, SidecarFeed],
     collector: Collector,
     stopping: Callable[[], bool] = lambda: False,
+    listings: Sequence[Listing] = (),
 ) -> web.Application:
     """The admin port of one process."""
     router = proxy.router
@@ -51,10 +53,11 @@ def admin_app(
 
     async def status(_: web.Request) -> web.Response:
         uptime_s = router.now_s() - began_s
-        return compact(await status_page(proxy, feeds, uptime_s, stopping=stopping()))
+        page = await status_page(proxy, feeds, uptime_s, listings, stopping=stopping())
+        return compact(page)
 
     async def replicas(_: web.Request) -> web.Response:
-        return json_page(replicas_page(router, feeds, router.now_s()))
+        return json_page(replicas_page(router, feeds, router.now_s(), listings))
 
     async def decisions(_: web.Request) -> web.Response:
         return json_page(decisions_page(router))

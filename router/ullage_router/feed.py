@@ -23,11 +23,11 @@ from typing import Final, cast
 
 import aiohttp
 
-from ullage_router.background import in_background
 from ullage_router.core.fleet import forget, hear, vouch
 from ullage_router.pace import Pace
 from ullage_router.router import Router
 from ullage_shared import snapshot
+from ullage_shared.background import in_background
 from ullage_shared.log import Seldom, line
 from ullage_shared.peer import TooLargeError, lines, read_limited, why_unreachable
 

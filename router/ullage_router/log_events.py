@@ -34,6 +34,5 @@ EVENTS: Final[Mapping[str, str]] = {
     "worker_killed": "A worker did not stop in time.",
     "no_worker_starts": "No worker could begin, and the router ends.",
     "supervisor_gone": "A worker's supervisor has died: the worker finishes what it has.",
-    "background_loop_broken": "A fault of the router's own: please report it.",
     "probe_broken": "A fault of the router's own: please report it.",
 }

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from ullage_router.aggregate import Families, total
-from ullage_router.background import in_background
 from ullage_router.config import Config
 from ullage_router.worker import MOST_BYTES, READY, STOP_ORDER, Place, config_order
+from ullage_shared.background import in_background
 from ullage_shared.log import line
 
 _log: Final = logging.getLogger("ullage.router")
