@@ -12,13 +12,13 @@ from prometheus_client.registry import Collector
 from ullage_router.core.lineup import Standing
 from ullage_router.explain import MOST_BYTES, decisions_page, explanation
 from ullage_router.exposition import exposition
-from ullage_router.feed import SidecarFeed
 from ullage_router.http.proxy import Proxy
 from ullage_router.page import html_page
 from ullage_router.replicas import replicas_page
 from ullage_router.router import Router
 from ullage_router.status import status_page
 from ullage_shared.discovery.listing import Listing
+from ullage_shared.feed import Feed
 
 
 def health_page(router: Router, *, stopping: bool = False) -> tuple[int, dict[str, Any]]:
@@ -42,7 +42,7 @@ def health_page(router: Router, *, stopping: bool = False) -> tuple[int, dict[st
 
 def admin_app(
     proxy: Proxy,
-    feeds: Mapping[str, SidecarFeed],
+    feeds: Mapping[str, Feed],
     collector: Collector,
     stopping: Callable[[], bool] = lambda: False,
     listings: Sequence[Listing] = (),

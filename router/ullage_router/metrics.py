@@ -17,20 +17,20 @@ from ullage_router.core.fleet import Replica
 from ullage_router.core.gate import State
 from ullage_router.core.lineup import Standing, left_out, stand
 from ullage_router.families import counter, gauge, histogram, one
-from ullage_router.feed import Poll, SidecarFeed
 from ullage_router.http.errors import CODES, NoRoom
 from ullage_router.http.proxy import Proxy
 from ullage_router.http.upstream import Failure
 from ullage_router.router import Router
 from ullage_router.tally import Tally
 from ullage_shared.discovery.listing import Listing, Look
+from ullage_shared.feed import Feed, Poll
 
 Tallies = list[tuple[str, Tally]]
 """By replica's name."""
 
 
 def registry(
-    router: Router, proxy: Proxy, feeds: Mapping[str, SidecarFeed], listings: Sequence[Listing]
+    router: Router, proxy: Proxy, feeds: Mapping[str, Feed], listings: Sequence[Listing]
 ) -> CollectorRegistry:
     """All that `/metrics` shows, the process's own CPU, memory and descriptors included."""
     everything = CollectorRegistry()
@@ -46,7 +46,7 @@ class RouterCollector(Collector):
         self,
         router: Router,
         proxy: Proxy,
-        feeds: Mapping[str, SidecarFeed],
+        feeds: Mapping[str, Feed],
         listings: Sequence[Listing] = (),
     ) -> None:
         self._router = router

@@ -8,9 +8,9 @@ from msgspec.structs import asdict
 from ullage_router.core.fleet import Replica
 from ullage_router.core.lineup import stand
 from ullage_router.explain import Reasons
-from ullage_router.feed import SidecarFeed
 from ullage_router.router import Router
 from ullage_shared.discovery.listing import Listing
+from ullage_shared.feed import Feed
 
 
 def known(router: Router) -> list[Replica]:
@@ -60,7 +60,7 @@ def replica_row(router: Router, replica: Replica, reasons: Reasons, now_s: float
 
 def replicas_page(
     router: Router,
-    feeds: Mapping[str, SidecarFeed],
+    feeds: Mapping[str, Feed],
     now_s: float,
     listings: Sequence[Listing] = (),
 ) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def replicas_page(
     }
 
 
-def sidecars(feeds: Mapping[str, SidecarFeed]) -> list[dict[str, Any]]:
+def sidecars(feeds: Mapping[str, Feed]) -> list[dict[str, Any]]:
     """How the router fares with each of them."""
     return [
         {

@@ -23,7 +23,7 @@ from ullage_router.access import AccessLog
 from ullage_router.admin import admin_app
 from ullage_router.config import Config, rules
 from ullage_router.core.fleet import fleet_of, relist
-from ullage_router.feed import Feeds
+from ullage_router.feed import feeds
 from ullage_router.http.proxy import Proxy
 from ullage_router.http.story import Witness
 from ullage_router.lateness import watch_lateness
@@ -87,7 +87,7 @@ class Service:
         self._sidecars = Listing("sidecars", self._sidecars_changed)
         self._sidecars.apply(config.sidecars)
         self._router = Router(fleet_of(self._replicas.urls), rules(config), random.Random())
-        self._feeds = Feeds(self._router, session)
+        self._feeds = feeds(self._router, session)
         models = Models(self._router, session)
         self._proxy = Proxy(
             self._router, config.limits, self._loop, random.Random(), models.body, live.peers

@@ -18,13 +18,13 @@ from ullage_router.core.affinity import homes_for
 from ullage_router.core.decide import Why
 from ullage_router.core.lineup import Standing
 from ullage_router.explain import Reasons
-from ullage_router.feed import SidecarFeed
 from ullage_router.http.errors import NoRoom
 from ullage_router.http.proxy import Proxy
 from ullage_router.replicas import known, replica_row, sidecars, sources
 from ullage_router.router import Decided, Router
 from ullage_router.tally import SECONDS_BOUNDS, Tally
 from ullage_shared.discovery.listing import Listing
+from ullage_shared.feed import Feed
 from ullage_shared.snapshot import State
 
 _VERSION: Final = version("ullage")
@@ -41,7 +41,7 @@ _KEY_DIGITS: Final = 8
 
 async def status_page(
     proxy: Proxy,
-    feeds: Mapping[str, SidecarFeed],
+    feeds: Mapping[str, Feed],
     uptime_s: float,
     listings: Sequence[Listing] = (),
     *,

@@ -7,6 +7,9 @@ EVENTS: Final[Mapping[str, str]] = {
     "not_http": "Somebody speaks no HTTP to an operators' port; one line in 10 s.",
     "sighup_ignored": "SIGHUP came to a sidecar, which reads its file at the start only.",
     "log_lines_dropped": "Whoever reads standard error was too slow: so many lines are missing.",
+    "sidecar_problem": "A sidecar or an aggregator does not answer, or says something wrong: "
+    "`why`.",
+    "sidecar_well": "That is over.",
     "discovery_changed": "A source (a file, a name) lists other servers than before.",
     "discovery_problem": "Some of what a source says, or all, is not taken: `why`. What it said "
     "before holds.",

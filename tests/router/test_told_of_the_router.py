@@ -22,12 +22,13 @@ from ullage_router.config import Config
 from ullage_router.core.ask import Ask
 from ullage_router.core.policy import Policy, RetryPolicy, Way
 from ullage_router.core.rules import Rules
-from ullage_router.feed import Poll, SidecarFeed
+from ullage_router.feed import SidecarFeed
 from ullage_router.http.errors import CODES, NoRoom
 from ullage_router.http.upstream import Failure
 from ullage_router.metrics import registry
 from ullage_router.pace import Pace
 from ullage_router.router import Router
+from ullage_shared.feed import Poll
 
 A = "http://a:8000"
 SIDECAR = "http://node:9400"
