@@ -10,6 +10,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "sidecar_problem": "A sidecar or an aggregator does not answer, or says something wrong: "
     "`why`.",
     "sidecar_well": "That is over.",
+    "watcher_cut_off": "A reader of `?watch` took nothing for 5 s.",
     "discovery_changed": "A source (a file, a name) lists other servers than before.",
     "discovery_problem": "Some of what a source says, or all, is not taken: `why`. What it said "
     "before holds.",

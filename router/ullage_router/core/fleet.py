@@ -26,10 +26,10 @@ from types import MappingProxyType
 from typing import Final
 
 from ullage_router.core.breaker import CLOSED, Breaker
-from ullage_router.core.sources import Named, heir, takes_over, telling
 from ullage_router.core.trend import FLAT, Trend, follow, held
 from ullage_shared.address import Address, AddressError, parse_base_url
 from ullage_shared.snapshot import SCHEMA, Document, Snapshot
+from ullage_shared.sources import Named, heir, takes_over, telling
 
 OWNED_S: Final = 3.0
 SHOWN_AFTER_S: Final = 2.5

@@ -15,7 +15,7 @@ from ullage_router.core.fleet import (
     speaks_for_all,
     vouch,
 )
-from ullage_router.core.sources import YOUNGER_S, heir, takes_over, telling
+from ullage_shared.sources import YOUNGER_S, heir, takes_over, telling
 
 A, B = "http://a:8000", "http://b:8000"
 ONE, TWO = "http://aggregator1:9402", "http://aggregator2:9402"
