@@ -2,8 +2,9 @@
 
 It reads what a start or a reload would read, certificates and keys too, and says what is wrong: all
 faults of one kind at a time (keys and values; addresses, and what is at odds; files).
-With `--connect` it also asks each sidecar and each replica, those that sidecars publish as well,
-once: as this host reaches them, which is what routing will do.
+With `--connect` it also looks at each source that lists servers, and asks each sidecar and each
+replica, those that sidecars publish as well, once: as this host reaches them, which is what routing
+will do.
 
 Exit status: see `ullage_shared.check`.
 """
@@ -22,9 +23,9 @@ from ullage_router.config import Config, Tls, worker_count
 from ullage_router.http import access
 from ullage_router.tracing import require
 from ullage_shared import check, snapshot
-from ullage_shared.address import parse_base_url
 from ullage_shared.check import Asked, PeerError
 from ullage_shared.config import ConfigError
+from ullage_shared.discovery.listing import Listing
 from ullage_shared.log import add_log_flags
 
 _COMMAND: Final = "ullage-router check"
@@ -98,11 +99,27 @@ def _rows(config: Config) -> dict[str, str]:
 async def _ask_all(config: Config, peers: ssl.SSLContext) -> list[Asked]:
     connector = aiohttp.TCPConnector(ssl=peers, limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
-        sidecars = await asyncio.gather(*(_ask_sidecar(session, url) for url in config.sidecars))
-        urls = [parse_base_url(url)[0] for url in config.replicas]
-        urls += [replica.url for _, replicas in sidecars for replica in replicas]
+        (urls, of_replicas), (sidecars, of_sidecars) = await asyncio.gather(
+            _look("replicas", config.replicas), _look("sidecars", config.sidecars)
+        )
+        told = await asyncio.gather(*(_ask_sidecar(session, url) for url in sidecars))
+        urls += tuple(replica.url for _, replicas in told for replica in replicas)
         each = [_ask_replica(session, url) for url in dict.fromkeys(urls)]
-        return [asked for asked, _ in sidecars] + await asyncio.gather(*each)
+        sources = of_replicas + of_sidecars
+        return sources + [asked for asked, _ in told] + await asyncio.gather(*each)
+
+
+async def _look(name: str, texts: Sequence[str]) -> tuple[tuple[str, ...], list[Asked]]:
+    """Whom a list names now, and how each source of it that may change has answered."""
+    listing = Listing(name, lambda: None)
+    listing.apply(texts)
+    await listing.first_looks()
+    await listing.stop()
+    looked = [(source, seeker.known) for source, seeker in listing.seekers.items()]
+    return listing.urls, [
+        Asked(source, well=not known.problem, said=known.problem or f"{len(known.urls)} {name}")
+        for source, known in looked
+    ]
 
 
 async def _ask_sidecar(

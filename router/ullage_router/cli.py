@@ -9,6 +9,7 @@ from ullage_router.config import Config, at_odds
 from ullage_router.worker import Place
 from ullage_shared.address import Address, AddressError, parse_base_url, parse_listen
 from ullage_shared.config import ConfigError, load
+from ullage_shared.discovery.source import parse_source
 from ullage_shared.log import add_log_flags
 
 VERSION: Final = version("ullage")
@@ -46,14 +47,14 @@ def add_keys(command: argparse.ArgumentParser) -> None:
         dest="replicas",
         action="append",
         metavar="URL",
-        help="a vLLM server; may be repeated",
+        help="a vLLM server, or file:, dns+http: or srv+http: of such; may be repeated",
     )
     add(
         "--sidecar",
         dest="sidecars",
         action="append",
         metavar="URL",
-        help="a sidecar; its replicas join the fleet; may be repeated",
+        help="a sidecar, or a source of such; its replicas join the fleet; may be repeated",
     )
     add(
         "--workers",
@@ -66,6 +67,7 @@ def add_keys(command: argparse.ArgumentParser) -> None:
 _EPILOG: Final = """\
 examples:
   ullage-router --sidecar http://gpu-01:9400 --sidecar http://gpu-02:9400
+  ullage-router --sidecar file:/etc/ullage/sidecars.yml --sidecar srv+http://_ullage._tcp.example
   ullage-router --config router.toml --workers auto
 
 commands (each has its own --help):
@@ -97,8 +99,8 @@ def configure(arguments: argparse.Namespace) -> Config:
     for key, read, values in (
         ("listen", parse_listen, (config.listen,)),
         ("admin", parse_listen, (config.admin,)),
-        ("replicas", parse_base_url, config.replicas),
-        ("sidecars", parse_base_url, config.sidecars),
+        ("replicas", parse_source, config.replicas),
+        ("sidecars", parse_source, config.sidecars),
         ("trace.otlp", parse_base_url, filter(None, (config.trace.otlp,))),
     ):
         for value in values:

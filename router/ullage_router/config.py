@@ -204,15 +204,17 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replicas: Annotated[
         tuple[str, ...],
         Meta(
-            description="vLLM servers, `http://host:port` or `https://…`. They get requests even "
-            "when no sidecar speaks for them; one that hangs is then not noticed but by "
-            "`limits.first_byte_timeout_s`."
+            description="vLLM servers, `http://host:port` or `https://…`, or sources of them as in "
+            "`sidecars`. They get requests even when no sidecar speaks for them; one that hangs is "
+            "then not noticed but by `limits.first_byte_timeout_s`."
         ),
     ] = ()
     sidecars: Annotated[
         tuple[str, ...],
         Meta(
-            description="Sidecars, `http://host:port` or `https://…`. Every replica that they "
+            description="Sidecars and aggregators, `http://host:port` or `https://…`, or where "
+            "they are listed: `file:/etc/ullage/sidecars.yml` (Prometheus' file_sd form), "
+            "`dns+http://name:port`, `srv+http://_ullage._tcp.domain`. Every replica that they "
             "publish joins the fleet; one that is also in `replicas` is matched by its URL."
         ),
     ] = ()

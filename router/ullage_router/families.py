@@ -58,6 +58,10 @@ HELP: Final[Mapping[str, str]] = {
     "sidecar_heard_age_seconds": "Since the sidecar last spoke; absent until it has.",
     "second_tries": "Requests sent to another replica after a first one.",
     "second_tries_denied": "Requests not sent to another replica because `[retry]` forbade it.",
+    "discovery_looks": "Looks at a source that lists servers (a file, a name), by how they ended.",
+    "discovery_failing": "1 while some of what the source says, or all, is not taken: what it said "
+    "before holds.",
+    "discovery_servers": "Servers that are known of the source.",
     "second_tries_exhausted": "1 while `[retry]` forbids a further one; how many workers' does.",
     "clients_stalled": "Clients cut off because they took none of their answer for too long.",
     "client_connections": "Open client connections.",
@@ -86,6 +90,8 @@ LARGEST: Final = frozenset(
                 "routing_by",
                 "sidecar_failing",
                 "sidecar_heard_age_seconds",
+                "discovery_failing",
+                "discovery_servers",
                 "build_info",
             )
         ),

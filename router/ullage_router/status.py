@@ -9,7 +9,7 @@ Rules
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from itertools import islice
 from typing import Any, Final
@@ -18,12 +18,13 @@ from ullage_router.core.affinity import homes_for
 from ullage_router.core.decide import Why
 from ullage_router.core.lineup import Standing
 from ullage_router.explain import Reasons
-from ullage_router.feed import SidecarFeed
 from ullage_router.http.errors import NoRoom
 from ullage_router.http.proxy import Proxy
-from ullage_router.replicas import known, replica_row, sidecars
+from ullage_router.replicas import known, replica_row, sidecars, sources
 from ullage_router.router import Decided, Router
 from ullage_router.tally import SECONDS_BOUNDS, Tally
+from ullage_shared.discovery.listing import Listing
+from ullage_shared.feed import Feed
 from ullage_shared.snapshot import State
 
 _VERSION: Final = version("ullage")
@@ -39,7 +40,12 @@ _KEY_DIGITS: Final = 8
 
 
 async def status_page(
-    proxy: Proxy, feeds: Mapping[str, SidecarFeed], uptime_s: float, *, stopping: bool = False
+    proxy: Proxy,
+    feeds: Mapping[str, Feed],
+    uptime_s: float,
+    listings: Sequence[Listing] = (),
+    *,
+    stopping: bool = False,
 ) -> dict[str, Any]:
     """The document of one process."""
     router, room = proxy.router, proxy.waiting
@@ -72,6 +78,7 @@ async def status_page(
         "routing_by": router.odds().line_up.basis,
         "replicas": rows,
         "sidecars": sidecars(feeds),
+        "sources": sources(listings),
         "recent": [_brief(decided) for decided in islice(reversed(router.recent), MOST_RECENT)],
     }
 

@@ -18,7 +18,6 @@ from typing import Final
 from aiohttp import web
 
 from ullage_router import tls
-from ullage_router.background import in_background
 from ullage_router.claim import claim
 from ullage_router.cli import VERSION
 from ullage_router.config import Config
@@ -32,6 +31,7 @@ from ullage_router.tracing import require
 from ullage_router.worker import Held
 from ullage_router.workers import Workers
 from ullage_shared.address import Address, parse_listen
+from ullage_shared.background import in_background
 from ullage_shared.config import ConfigError
 from ullage_shared.log import line
 from ullage_shared.notify import Notifier

@@ -75,6 +75,11 @@ def problems(since: Since) -> list[Line]:
     ]
     if ill[_FEW:]:
         lines.append(Line(f"and {len(ill) - _FEW} more sidecars with a problem", "bad"))
+    lines += [
+        Line(f"{plain(each['source'])}: {plain(each['problem'])}", "mild")
+        for each in page["sources"]
+        if each["problem"]
+    ]
     if page["routing_by"] == "own_counts" and page["sidecars"]:
         lines.append(Line("no sidecar speaks for any replica: by own counts of requests", "mild"))
     if silent := page.get("workers_silent"):

@@ -18,6 +18,8 @@ from ullage_router.metrics import RouterCollector
 from ullage_router.overview import own_metrics
 from ullage_router.pace import Pace
 from ullage_router.router import Router
+from ullage_shared.discovery.listing import Listing, Seeker
+from ullage_shared.discovery.source import parse_source
 from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.endpoints import Served
 from ullage_sidecar.metrics import NodeCollector
@@ -35,7 +37,10 @@ def router_families() -> list[Metric]:
         try:
             async with aiohttp.ClientSession() as session:
                 feeds = {SIDECAR: SidecarFeed(router, session, SIDECAR, Pace())}
-                collector = RouterCollector(router, proxy, feeds)
+                listing = Listing("sidecars", lambda: None)
+                source = parse_source("file:/etc/ullage/sidecars.yml")
+                listing.seekers[source.text] = Seeker(source, listing.name, lambda: None)
+                collector = RouterCollector(router, proxy, feeds, [listing])
                 return [*collector.collect(), *own_metrics(0, 0, 0)]
         finally:
             proxy.close()

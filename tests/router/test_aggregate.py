@@ -155,7 +155,7 @@ def row(url: str = "http://a:1", **changes: object) -> dict[str, object]:
 
 def replicas_of(*rows: dict[str, object], routing_by: str = "score", problem: str = "") -> dict:
     sidecar = {"url": "http://s:1", "problem": problem, "faults": []}
-    return {"routing_by": routing_by, "replicas": list(rows), "sidecars": [sidecar]}
+    return {"routing_by": routing_by, "replicas": list(rows), "sidecars": [sidecar], "sources": []}
 
 
 def test_a_row_is_the_latest_view_with_the_counts_of_all() -> None:

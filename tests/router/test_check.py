@@ -1,6 +1,8 @@
 """`ullage-router check`: all that is wrong, what would be in force, and who answers."""
 
 import asyncio
+import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -127,6 +129,20 @@ async def test_everybody_is_asked_once_and_those_that_sidecars_publish_too(
     assert " is serving\n" in said
     for url in (published.url, listed.url):
         assert f"replica {url}  answers: /health says 200\n" in said
+
+
+async def test_sources_are_looked_at_and_whom_they_name_is_asked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file, none = tmp_path / "s.json", tmp_path / "none.yml"
+    async with SidecarStandIn(document()) as sidecar:
+        file.write_text(json.dumps([{"targets": [sidecar.url]}]))
+        words = ["check", "--connect", "--sidecar", f"file:{file}", "--replica", f"file:{none}"]
+        assert await asyncio.to_thread(main, words) == 1
+        assert sidecar.looks == 1
+    said = capsys.readouterr().out
+    assert re.search(rf"^file:{file} +answers: 1 sidecars$", said, re.M)
+    assert f"FAILS: {none}: no such file\n" in said
 
 
 async def test_who_fails_is_named_with_the_reason_and_the_status_is_1(

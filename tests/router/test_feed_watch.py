@@ -15,10 +15,11 @@ from snapshots import document, snapshot
 from ullage_router.config import Config
 from ullage_router.core.fleet import fleet_of
 from ullage_router.core.rules import Rules
-from ullage_router.feed import Poll, SidecarFeed
+from ullage_router.feed import SidecarFeed
 from ullage_router.pace import Pace
 from ullage_router.router import Router
 from ullage_shared import peer
+from ullage_shared.feed import Poll
 from ullage_shared.snapshot import LINES_TYPE, State, encode
 
 A, B = "http://127.0.0.1:8001", "http://127.0.0.1:8002"
@@ -195,7 +196,7 @@ async def test_a_line_without_end_does_not_fill_the_memory(monkeypatch: pytest.M
 
 
 async def test_a_watch_that_falls_silent_is_asked_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ullage_router.feed._TIMEOUT_S", 0.2)
+    monkeypatch.setattr("ullage_shared.feed._TIMEOUT_S", 0.2)
     async with watching(pushing(line(0.9)), SHORT_S) as (router, feed, sidecar):
         await eventually(lambda: feed.polls[Poll.TIMEOUT])
         assert feed.problem == "no line within 0.2 s"
@@ -204,7 +205,7 @@ async def test_a_watch_that_falls_silent_is_asked_for_anew(monkeypatch: pytest.M
 
 
 async def test_a_long_interval_is_waited_for_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ullage_router.feed._TIMEOUT_S", 0.1)
+    monkeypatch.setattr("ullage_shared.feed._TIMEOUT_S", 0.1)
     texts = [line(0.9), 0.25, b"\n", 0.25, b"\n"]
     async with watching(pushing(*texts), 0.1) as (_, feed, sidecar):
         await eventually(lambda: feed.polls[Poll.UNCHANGED] == 2)
@@ -255,7 +256,7 @@ async def test_who_refuses_a_watch_is_polled_and_asked_for_none_for_a_while(
     def answer(request: Received) -> bytes:
         return response(b"no", status) if b"watch" in request.target else response(line(0.9))
 
-    monkeypatch.setattr("ullage_router.feed._REFUSED_FOR_S", 0.2)
+    monkeypatch.setattr("ullage_shared.feed._REFUSED_FOR_S", 0.2)
     async with watching(answering(answer), SHORT_S) as (router, feed, sidecar):
         await eventually(lambda: feed.polls[Poll.NEW] >= 4)
         assert score_of(router) == 0.9
