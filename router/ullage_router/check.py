@@ -22,10 +22,9 @@ from ullage_router.cli import KEYS, add_keys, configure
 from ullage_router.config import Config, Tls, worker_count
 from ullage_router.http import access
 from ullage_router.tracing import require
-from ullage_shared import check, snapshot
+from ullage_shared import asking, check
 from ullage_shared.check import Asked, PeerError
 from ullage_shared.config import ConfigError
-from ullage_shared.discovery.listing import Listing
 from ullage_shared.log import add_log_flags
 
 _COMMAND: Final = "ullage-router check"
@@ -100,43 +99,13 @@ async def _ask_all(config: Config, peers: ssl.SSLContext) -> list[Asked]:
     connector = aiohttp.TCPConnector(ssl=peers, limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
         (urls, of_replicas), (sidecars, of_sidecars) = await asyncio.gather(
-            _look("replicas", config.replicas), _look("sidecars", config.sidecars)
+            asking.look("replicas", config.replicas), asking.look("sidecars", config.sidecars)
         )
-        told = await asyncio.gather(*(_ask_sidecar(session, url) for url in sidecars))
+        told = await asyncio.gather(*(asking.ask_sidecar(session, url) for url in sidecars))
         urls += tuple(replica.url for _, replicas in told for replica in replicas)
         each = [_ask_replica(session, url) for url in dict.fromkeys(urls)]
         sources = of_replicas + of_sidecars
         return sources + [asked for asked, _ in told] + await asyncio.gather(*each)
-
-
-async def _look(name: str, texts: Sequence[str]) -> tuple[tuple[str, ...], list[Asked]]:
-    """Whom a list names now, and how each source of it that may change has answered."""
-    listing = Listing(name, lambda: None)
-    listing.apply(texts)
-    await listing.first_looks()
-    await listing.stop()
-    looked = [(source, seeker.known) for source, seeker in listing.seekers.items()]
-    return listing.urls, [
-        Asked(source, well=not known.problem, said=known.problem or f"{len(known.urls)} {name}")
-        for source, known in looked
-    ]
-
-
-async def _ask_sidecar(
-    session: aiohttp.ClientSession, url: str
-) -> tuple[Asked, Sequence[snapshot.Snapshot]]:
-    who = f"sidecar {url}"
-    try:
-        status, body = await check.ask(session, url + snapshot.PATH)
-        document, faults = snapshot.decode(body)
-    except PeerError as error:
-        return Asked(who, well=False, said=str(error)), ()
-    except snapshot.SnapshotError as error:
-        said = str(error) if status == _OK else f"status {status}: is it a sidecar?"
-        return Asked(who, well=False, said=said), ()
-    told = [f"{replica.id} is {replica.state}" for replica in document.replicas]
-    said = "; ".join([*told, *faults]) or "no replica"
-    return Asked(who, well=True, said=said), document.replicas
 
 
 async def _ask_replica(session: aiohttp.ClientSession, url: str) -> Asked:

@@ -84,9 +84,15 @@ class Feed:
     """The look at one source, again and again."""
 
     def __init__(
-        self, ear: Ear, session: aiohttp.ClientSession, url: str, spacing_s: float = 0.0
+        self,
+        ear: Ear,
+        session: aiohttp.ClientSession,
+        url: str,
+        spacing_s: float = 0.0,
+        most_bytes: int | None = None,
     ) -> None:
-        """`spacing_s`: no two lines of a watch are wanted within that."""
+        """`spacing_s`: no two lines of a watch are wanted within that. `most_bytes`: of a document;
+        None: as many as of anybody's answer."""
         self.polls: Counter[Poll] = Counter()
         """Answers, and lines of a watch."""
         self.faults: tuple[str, ...] = ()
@@ -105,6 +111,7 @@ class Feed:
         self._session = session
         self._url = url
         self._spacing_s = spacing_s
+        self._most_bytes = most_bytes
         self._told = False
         """Does the log say that there is a problem?"""
         self._seldom = Seldom()
@@ -164,7 +171,7 @@ class Feed:
                     limit.reschedule(None)
                     in_force_s = max(interval_s, _told_s(answer.headers))
                     return await self._follow(answer.content, in_force_s)
-                body = await read_limited(answer.content)
+                body = await read_limited(answer.content, self._most_bytes)
                 etag = answer.headers.get("ETag", "")
         except TimeoutError:
             return Poll.TIMEOUT, f"no answer within {_TIMEOUT_S} s"
@@ -183,7 +190,7 @@ class Feed:
         wait_s, first = _TIMEOUT_S, True
         self.watching = True
         try:
-            async with aclosing(lines(content)) as coming:
+            async with aclosing(lines(content, self._most_bytes)) as coming:
                 while True:
                     async with asyncio.timeout(wait_s):
                         whole = await anext(coming, None)

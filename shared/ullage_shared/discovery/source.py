@@ -13,7 +13,6 @@ comes of it: `dns+https` wants certificates that name addresses.
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_address
-from pathlib import PurePosixPath
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -75,7 +74,7 @@ def _file(text: str) -> Source:
     path = text.removeprefix(FILE)
     if path.startswith("//"):  # As in `file:///etc/…`: nothing between the second and the third.
         path = path[2:]
-    if not path.startswith("/") or PurePosixPath(path).suffix not in _SUFFIXES:
+    if not path.startswith("/") or not path.endswith(_SUFFIXES):
         raise AddressError(f"{text!r}: wanted file:/… with {', '.join(_SUFFIXES)} at its end")
     return Source(text, Kind.FILE, path)
 
