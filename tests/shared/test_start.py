@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -64,11 +65,14 @@ def test_a_subcommand_that_there_is_not_names_the_one_that_was_meant(main, capsy
 
 
 @pytest.mark.parametrize("package", ["ullage_router", "ullage_sidecar"])
-def test_without_its_extra_a_command_says_so_in_one_line(package):
-    """`-S`: the standard library and nothing that is installed."""
+def test_without_its_extra_a_command_says_so_in_one_line(package, tmp_path):
+    """`-S`: the standard library and nothing that is installed, but for these two."""
+    for name in (package, "ullage_shared"):
+        (there,) = find_spec(name).submodule_search_locations
+        (tmp_path / name).symlink_to(there, target_is_directory=True)
     ended = subprocess.run(
         [sys.executable, "-S", "-m", package, "--version"],
-        env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if "site-pack" not in path)},
+        env={"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,

@@ -25,6 +25,7 @@ const WAY = {
 const GLYPH = {
   serving: "●",
   ramping: "◐",
+  slow: "◑",
   silent: "○",
   starting: "◔",
   warming: "◔",
