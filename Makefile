@@ -125,7 +125,7 @@ system: ## Debian packages that tests and benchmarks need
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/pip install --quiet --group dev
-	$(BIN)/pip install --quiet --no-build-isolation ".[sidecar,router,tune]"
+	$(BIN)/pip install --quiet --no-build-isolation ".[sidecar,router,aggregator,tune]"
 	@touch $@
 
 $(WHEEL): $(SOURCES) .venv/ready

@@ -192,7 +192,11 @@ class Demo:
     def where_to_look(self) -> None:
         """Name the pages."""
         self.console.print("\nWhere to look:", style="bold")
+        admin = f"--admin {self.admin_url.removeprefix('http://')}"
         for what, url in (
+            ("a page: how the replicas stand", f"{self.admin_url}/"),
+            ("the same in a terminal", f".venv/bin/ullage-router top {admin}"),
+            ("who would get a request, and why", f".venv/bin/ullage-router explain {admin}"),
             ("replicas as the router sees them", f"{self.admin_url}/replicas"),
             ("the latest decisions", f"{self.admin_url}/decisions"),
             ("the router's metrics", f"{self.admin_url}/metrics"),

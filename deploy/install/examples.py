@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ullage_router import __main__ as router
+from ullage_shared.aggregator import __main__ as aggregator
 from ullage_sidecar import __main__ as sidecar
 
 _NODE: Final = "gpu-01"
@@ -28,6 +29,7 @@ def examples() -> Mapping[str, str]:
     """The text of each file, by its name."""
     printed = {
         "router": _said(router.main, "check", "--print"),
+        "aggregator": _said(aggregator.main, "check", "--print"),
         "sidecar": _said(sidecar.main, "check", "--print", "--engine", f"a=http://{_NODE}:8000"),
     }
     # By default a node is called as its host is, which is not this one.

@@ -1,10 +1,12 @@
 """The access log: one line for each request, when it has ended.
 
-    request id=… method=POST path=/v1/chat/completions model=m replica=gpu-01/a why=wait status=200
-    end=whole tries=1 waited_s=0 ttft_s=0.041 duration_s=1.7 sent_bytes=5120 trace_id=…
+    request id=… client=10.0.0.7 method=POST path=/v1/chat/completions model=m replica=gpu-01/a
+    why=wait status=200 end=whole tries=1 waited_s=0 ttft_s=0.041 duration_s=1.7 sent_bytes=5120
+    trace_id=…
 
-`end` says how: `whole`, `cut`, `client_gone`, `stopped`, or the code of the router's refusal. What
-is not known is left out. No line holds a header, a query or anything of a body but its model.
+`client` is the address that the connection came from. `end` says how: `whole`, `cut`,
+`client_gone`, `stopped`, or the code of the router's refusal. What is not known is left out. No
+line holds a header, a query or anything of a body but its model.
 """
 
 from collections.abc import Callable
@@ -33,6 +35,7 @@ def access_line(story: Story) -> Line:
     return line(
         "request",
         id=story.request_id,
+        client=story.client,
         method=story.method,
         path=story.path,
         model=story.model,

@@ -1,6 +1,6 @@
 """What operators see on the admin port. Each page is a pure function of the router's state."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -12,12 +12,13 @@ from prometheus_client.registry import Collector
 from ullage_router.core.lineup import Standing
 from ullage_router.explain import MOST_BYTES, decisions_page, explanation
 from ullage_router.exposition import exposition
-from ullage_router.feed import SidecarFeed
 from ullage_router.http.proxy import Proxy
 from ullage_router.page import html_page
 from ullage_router.replicas import replicas_page
 from ullage_router.router import Router
 from ullage_router.status import status_page
+from ullage_shared.discovery.listing import Listing
+from ullage_shared.feed import Feed
 
 
 def health_page(router: Router, *, stopping: bool = False) -> tuple[int, dict[str, Any]]:
@@ -41,9 +42,10 @@ def health_page(router: Router, *, stopping: bool = False) -> tuple[int, dict[st
 
 def admin_app(
     proxy: Proxy,
-    feeds: Mapping[str, SidecarFeed],
+    feeds: Mapping[str, Feed],
     collector: Collector,
     stopping: Callable[[], bool] = lambda: False,
+    listings: Sequence[Listing] = (),
 ) -> web.Application:
     """The admin port of one process."""
     router = proxy.router
@@ -51,10 +53,11 @@ def admin_app(
 
     async def status(_: web.Request) -> web.Response:
         uptime_s = router.now_s() - began_s
-        return compact(await status_page(proxy, feeds, uptime_s, stopping=stopping()))
+        page = await status_page(proxy, feeds, uptime_s, listings, stopping=stopping())
+        return compact(page)
 
     async def replicas(_: web.Request) -> web.Response:
-        return json_page(replicas_page(router, feeds, router.now_s()))
+        return json_page(replicas_page(router, feeds, router.now_s(), listings))
 
     async def decisions(_: web.Request) -> web.Response:
         return json_page(decisions_page(router))

@@ -11,6 +11,7 @@ from typing import Final
 from ullage_router.config import Config
 from ullage_shared.address import Address, AddressError, parse_listen
 from ullage_shared.peer import why_unreachable
+from ullage_shared.plain import plain
 
 WITHIN_S: Final = 5.0
 MOST_BYTES: Final = 256 * 1024 * 1024
@@ -68,7 +69,7 @@ def fetch(
 
 
 def _brief(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__} {error}".split())[:160]
+    return plain(" ".join(f"{type(error).__name__} {error}".split())[:160])
 
 
 def _address(text: str) -> Address:

@@ -3,7 +3,8 @@
 Rules
 * Counts only grow: those of a worker that has ended, or does not answer, are added as last seen.
 * What is now (a gauge, a row of `/replicas`) comes from workers that answer, and from no other.
-* A series of a replica or a sidecar that no worker knows any more vanishes, as it does in a worker.
+* A series of a replica, a sidecar or a source that no worker knows any more vanishes, as it does in
+  a worker.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from ullage_router.families import LARGEST
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
 """A sample's name and labels."""
-_BOUNDED: Final = ("replica", "sidecar")
+_BOUNDED: Final = ("replica", "sidecar", "source")
 _MOST_DECISIONS: Final = 256
 
 
@@ -108,11 +109,17 @@ def replicas(pages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         known = sidecars.setdefault(sidecar["url"], sidecar)
         if sidecar["problem"] and not known["problem"]:
             sidecars[sidecar["url"]] = sidecar
+    sources: dict[tuple[str, str], dict[str, Any]] = {}
+    for source in (source for page in pages for source in page["sources"]):
+        known = sources.setdefault((source["list"], source["source"]), source)
+        if source["problem"] and not known["problem"]:
+            sources[source["list"], source["source"]] = source
     ways = {page["routing_by"] for page in pages}
     return {
         "routing_by": "mixed" if len(ways) > 1 else next(iter(ways), "score"),
         "replicas": [rows[key] for key in sorted(rows, key=str)],
         "sidecars": list(sidecars.values()),
+        "sources": list(sources.values()),
     }
 
 

@@ -1,8 +1,10 @@
 """`ullage-router check`: is this configuration in order, what would be in force, who answers?
 
-It reads what a start or a reload would read, certificates included, and says all that is wrong.
-With `--connect` it also asks each sidecar and each replica, those that sidecars publish as well,
-once: as this host reaches them, which is what routing will do.
+It reads what a start or a reload would read, certificates and keys too, and says what is wrong: all
+faults of one kind at a time (keys and values; addresses, and what is at odds; files).
+With `--connect` it also looks at each source that lists servers, and asks each sidecar and each
+replica, those that sidecars publish as well, once: as this host reaches them, which is what routing
+will do.
 
 Exit status: see `ullage_shared.check`.
 """
@@ -10,7 +12,7 @@ Exit status: see `ullage_shared.check`.
 import argparse
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import aiohttp
@@ -18,9 +20,9 @@ import aiohttp
 from ullage_router import tls
 from ullage_router.cli import KEYS, add_keys, configure
 from ullage_router.config import Config, Tls, worker_count
+from ullage_router.http import access
 from ullage_router.tracing import require
-from ullage_shared import check, snapshot
-from ullage_shared.address import parse_base_url
+from ullage_shared import asking, check
 from ullage_shared.check import Asked, PeerError
 from ullage_shared.config import ConfigError
 from ullage_shared.log import add_log_flags
@@ -38,7 +40,7 @@ def main(words: Sequence[str]) -> int:
     given = options.config or any(getattr(options, key) is not None for key in KEYS)
     try:
         config = _EXAMPLE if options.print and not given else configure(options)
-        _read_files(config.tls)
+        _read_files(config)
         require(config.trace.otlp)
     except ConfigError as error:
         return check.faults(_COMMAND, error.faults)
@@ -63,12 +65,19 @@ def _parser() -> argparse.ArgumentParser:
     return command
 
 
-def _read_files(files: Tls) -> None:
-    """Read certificates as a start would. Raises `ConfigError`, with all that is wrong."""
+def _read_files(config: Config) -> None:
+    """Read certificates and keys as a start would. Raises `ConfigError`, with all that is wrong."""
+    files = config.tls
     faults: list[str] = []
-    for part in (Tls(ca=files.ca), Tls(certificate=files.certificate, key=files.key)):
+    readers: list[Callable[[], object]] = [
+        lambda: tls.read(Tls(ca=files.ca)),
+        lambda: tls.read(Tls(certificate=files.certificate, key=files.key)),
+        lambda: access.read(config.access.keys, ""),
+        lambda: access.read("", config.access.replica_key),
+    ]
+    for read in readers:
         try:
-            tls.read(part)
+            read()
         except ConfigError as error:
             faults += error.faults
     if faults:
@@ -89,28 +98,14 @@ def _rows(config: Config) -> dict[str, str]:
 async def _ask_all(config: Config, peers: ssl.SSLContext) -> list[Asked]:
     connector = aiohttp.TCPConnector(ssl=peers, limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
-        sidecars = await asyncio.gather(*(_ask_sidecar(session, url) for url in config.sidecars))
-        urls = [parse_base_url(url)[0] for url in config.replicas]
-        urls += [replica.url for _, replicas in sidecars for replica in replicas]
+        (urls, of_replicas), (sidecars, of_sidecars) = await asyncio.gather(
+            asking.look("replicas", config.replicas), asking.look("sidecars", config.sidecars)
+        )
+        told = await asyncio.gather(*(asking.ask_sidecar(session, url) for url in sidecars))
+        urls += tuple(replica.url for _, replicas in told for replica in replicas)
         each = [_ask_replica(session, url) for url in dict.fromkeys(urls)]
-        return [asked for asked, _ in sidecars] + await asyncio.gather(*each)
-
-
-async def _ask_sidecar(
-    session: aiohttp.ClientSession, url: str
-) -> tuple[Asked, Sequence[snapshot.Snapshot]]:
-    who = f"sidecar {url}"
-    try:
-        status, body = await check.ask(session, url + snapshot.PATH)
-        document, faults = snapshot.decode(body)
-    except PeerError as error:
-        return Asked(who, well=False, said=str(error)), ()
-    except snapshot.SnapshotError as error:
-        said = str(error) if status == _OK else f"status {status}: is it a sidecar?"
-        return Asked(who, well=False, said=said), ()
-    told = [f"{replica.id} is {replica.state}" for replica in document.replicas]
-    said = "; ".join([*told, *faults]) or "no replica"
-    return Asked(who, well=True, said=said), document.replicas
+        sources = of_replicas + of_sidecars
+        return sources + [asked for asked, _ in told] + await asyncio.gather(*each)
 
 
 async def _ask_replica(session: aiohttp.ClientSession, url: str) -> Asked:

@@ -7,13 +7,15 @@ from typing import Any, Final
 
 from ullage_router.config import Config, at_odds
 from ullage_router.worker import Place
-from ullage_shared.address import AddressError, parse_base_url, parse_listen
+from ullage_shared.address import Address, AddressError, parse_base_url, parse_listen
 from ullage_shared.config import ConfigError, load
+from ullage_shared.discovery.source import parse_source
 from ullage_shared.log import add_log_flags
 
 VERSION: Final = version("ullage")
 KEYS: Final = ("listen", "admin", "replicas", "sidecars", "workers")
 """The keys that have a flag."""
+_ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
 
 
 def parser() -> argparse.ArgumentParser:
@@ -21,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     command = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="ullage-router",
-        usage="%(prog)s [flags]   or   %(prog)s check | explain | top [flags]",
+        usage="%(prog)s [flags]   or   %(prog)s check | explain | key | top [flags]",
         description="Sends each request to the vLLM replica that has headroom for it.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -45,14 +47,14 @@ def add_keys(command: argparse.ArgumentParser) -> None:
         dest="replicas",
         action="append",
         metavar="URL",
-        help="a vLLM server; may be repeated",
+        help="a vLLM server, or file:, dns+http: or srv+http: of such; may be repeated",
     )
     add(
         "--sidecar",
         dest="sidecars",
         action="append",
         metavar="URL",
-        help="a sidecar; its replicas join the fleet; may be repeated",
+        help="a sidecar, or a source of such; its replicas join the fleet; may be repeated",
     )
     add(
         "--workers",
@@ -65,12 +67,14 @@ def add_keys(command: argparse.ArgumentParser) -> None:
 _EPILOG: Final = """\
 examples:
   ullage-router --sidecar http://gpu-01:9400 --sidecar http://gpu-02:9400
+  ullage-router --sidecar file:/etc/ullage/sidecars.yml --sidecar srv+http://_ullage._tcp.example
   ullage-router --config router.toml --workers auto
 
 commands (each has its own --help):
   check [FILE]      is this configuration in order, and what would be in force?
   explain           who would get this request now, and why: asked of a running router
   top               how its replicas stand, live in a terminal
+  key NAME          make an API key for a client, and its line for access.keys
 
 where to look next:
   ullage-router check --print      every key of the configuration, its default and what it means
@@ -95,8 +99,8 @@ def configure(arguments: argparse.Namespace) -> Config:
     for key, read, values in (
         ("listen", parse_listen, (config.listen,)),
         ("admin", parse_listen, (config.admin,)),
-        ("replicas", parse_base_url, config.replicas),
-        ("sidecars", parse_base_url, config.sidecars),
+        ("replicas", parse_source, config.replicas),
+        ("sidecars", parse_source, config.sidecars),
         ("trace.otlp", parse_base_url, filter(None, (config.trace.otlp,))),
     ):
         for value in values:
@@ -105,9 +109,20 @@ def configure(arguments: argparse.Namespace) -> Config:
             except AddressError as error:
                 origin = f"--{key.rstrip('s')}" if key in given else file
                 faults.append(f"{key} = {error} ({origin})")
+    if not faults and _meet(parse_listen(config.listen), parse_listen(config.admin)):
+        faults.append(f"admin = {config.admin!r}: wanted another port than listen has ({file})")
     faults += [f"{problem} ({file})" for problem in at_odds(config)]
     if not config.replicas and not config.sidecars:
         faults.append(f"replicas, sidecars: at least one must be named ({file})")
     if faults:
         raise ConfigError(*faults)
     return config
+
+
+def _meet(one: Address, other: Address) -> bool:
+    """Can only one of them be listened at? Port 0 is whichever is free."""
+    if not one.port or one.port != other.port:
+        return False
+    hosts = {one.host, other.host}
+    versions = {":" in host for host in hosts}
+    return len(hosts) == 1 or (len(versions) == 1 and bool(hosts & _ANY_HOST))

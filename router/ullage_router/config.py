@@ -13,6 +13,7 @@ from ullage_router.core.queue import QueuePolicy
 from ullage_router.core.rules import Rules
 
 __all__ = [
+    "Access",
     "Config",
     "Limits",
     "Policy",
@@ -146,6 +147,26 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
 
 
+class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[access]`. Files are read at the start and again at SIGHUP."""
+
+    keys: Annotated[
+        str,
+        Meta(
+            description="File with a name and a SHA-256 for each API key that clients may have, "
+            "one to a line (`ullage-router key NAME` makes both). Empty: everybody may send "
+            "requests."
+        ),
+    ] = ""
+    replica_key: Annotated[
+        str,
+        Meta(
+            description="File with the API key that replicas want (vLLM's `--api-key`), sent in "
+            "the place of what clients send. Empty: what clients send goes on as it came."
+        ),
+    ] = ""
+
+
 class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[trace]`."""
 
@@ -183,15 +204,17 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replicas: Annotated[
         tuple[str, ...],
         Meta(
-            description="vLLM servers, `http://host:port` or `https://…`. They get requests even "
-            "when no sidecar speaks for them; one that hangs is then not noticed but by "
-            "`limits.first_byte_timeout_s`."
+            description="vLLM servers, `http://host:port` or `https://…`, or sources of them as in "
+            "`sidecars`. They get requests even when no sidecar speaks for them; one that hangs is "
+            "then not noticed but by `limits.first_byte_timeout_s`."
         ),
     ] = ()
     sidecars: Annotated[
         tuple[str, ...],
         Meta(
-            description="Sidecars, `http://host:port` or `https://…`. Every replica that they "
+            description="Sidecars and aggregators, `http://host:port` or `https://…`, or where "
+            "they are listed: `file:/etc/ullage/sidecars.yml` (Prometheus' file_sd form), "
+            "`dns+http://name:port`, `srv+http://_ullage._tcp.domain`. Every replica that they "
             "publish joins the fleet; one that is also in `replicas` is matched by its URL."
         ),
     ] = ()
@@ -233,6 +256,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retry: RetryPolicy = RetryPolicy()
     limits: Limits = Limits()
     tls: Tls = Tls()
+    access: Access = Access()
     trace: Trace = Trace()
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from ullage_router.core.ask import Ask
-from ullage_router.core.decide import Decision
+from ullage_router.core.decide import Decision, Need
 from ullage_router.core.detail import candidates
 from ullage_router.core.fleet import Replica
 from ullage_router.core.lineup import Standing, left_out
@@ -14,7 +14,6 @@ from ullage_router.http.asked import asked
 from ullage_router.http.errors import Refusal
 from ullage_router.http.message import Fields
 from ullage_router.router import Decided, Router
-from ullage_shared.snapshot import RequestClass
 
 MOST_BYTES: Final = 8 * 1024 * 1024
 """Largest body that can be explained."""
@@ -73,8 +72,8 @@ def explained(router: Router, ask: Ask) -> dict[str, Any]:
     need = router.need(ask)
     decision = router.explain(ask)
     known = decision.known
-    reasons = Reasons(router, need.model, need.size)
-    out = {r.id: reasons.why_not(r) for r in router.fleet.replicas.values()}
+    reasons = Reasons(router, need)
+    out = {r.id: _in_full(reasons.why_not(r), r) for r in router.fleet.replicas.values()}
     return {
         **_told(decision),
         "left_out": {name: reason for name, reason in out.items() if reason},
@@ -93,15 +92,26 @@ def explained(router: Router, ask: Ask) -> dict[str, Any]:
     }
 
 
+def _in_full(why_not: str, replica: Replica) -> str:
+    """With what its sidecar says of the state that is the reason."""
+    seen = replica.snapshot
+    if seen is None or not seen.reason or why_not != f"it is {seen.state}":
+        return why_not
+    return f"{why_not}: {seen.reason}"
+
+
+ANY: Final = Need()
+"""Whatever a replica that has room would be given."""
+
+
 class Reasons:
     """Why replicas are left out now, for requests of one kind."""
 
-    def __init__(
-        self, router: Router, model: str | None = None, size: RequestClass = RequestClass.MIXED
-    ) -> None:
+    def __init__(self, router: Router, need: Need = ANY) -> None:
         self._router = router
-        self._model = model
-        self._odds = router.odds(model, size)
+        self._model = need.model
+        self._tokens = max(need.prompt_tokens, LEAST_UNCACHED)
+        self._odds = router.odds(need.model, need.size)
         self._aside, self._thrown = left_out(router.fleet, router.now_s(), router.rules)
 
     def why_not(self, replica: Replica) -> str:
@@ -111,8 +121,9 @@ class Reasons:
         if judged is None:
             return "is no longer in the fleet: it finishes what it has"
         if (place := self._odds.place(key)) is not None:
-            late = self._odds.late([place], [LEAST_UNCACHED], policy.full_beyond_s)
-            return f"its queue takes longer than {policy.full_beyond_s:g} s" if late else ""
+            if not self._odds.late([place], [self._tokens], policy.full_beyond_s):
+                return ""
+            return f"it has a queue, and no room for this within {policy.full_beyond_s:g} s"
         if key in lined_up.at:
             return "this router has filled it since its last snapshot"
         if key in self._thrown:

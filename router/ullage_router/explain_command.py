@@ -1,7 +1,7 @@
 """`ullage-router explain`: who would get this request now, and why, told in words.
 
     ullage-router explain --model llama --prompt 'Tell me of ullage.'
-    gpu-02/a would get it: nobody knows how it begins, so where the least wait is expected.
+    gpu-02/a would get it: drawn among the shortest waits: nobody knows how the request begins, …
 
 Nothing is sent to a replica; a running router is asked, at its `admin`. Its `POST /explain` has
 all the figures, which `--json` prints.
@@ -20,29 +20,33 @@ import orjson
 
 from ullage_router.admin_client import AdminError, admin_flag, fetch
 from ullage_router.core.decide import Why
+from ullage_shared import start
+from ullage_shared.plain import plain
 
 _COMMAND: Final = "ullage-router explain"
 _GIVEN, _NOBODY, _REFUSED = 0, 1, 2
 _OK: Final = 200
 _STDIN: Final = Path("-")
 _FIGURES: Final = (
-    ("replica", "replica"),
-    ("wait_s", "wait s"),
-    ("uncached_tokens", "uncached"),
-    ("score", "score"),
-    ("effective", "effective"),
-    ("trend", "trend"),
-    ("odds", "odds"),
+    "replica",
+    "wait_s",
+    "uncached_tokens",
+    "score",
+    "effective",
+    "trend",
+    "odds",
 )
-"""Of each candidate: what it is called in the page, and here."""
+"""Of each candidate, as the page calls them."""
+_CERTAIN: Final = 0.99
+"""Odds from which on no chance is worth telling."""
 
 WORDS: Final[Mapping[str, str]] = {
     Why.SCORE: "no key settles it, so it is chosen among those with headroom",
     Why.OWN_COUNTS: "no sidecar speaks for anybody, so by what this router has sent there itself",
     Why.AFFINITY: "it knows how the request begins",
     Why.NEW_KEY: "nobody knows how the request begins, and its key prefers this one",
-    Why.WAIT: "the least wait is expected there: nobody knows how the request begins, or only "
-    "those that have more to do",
+    Why.WAIT: "drawn among the shortest waits: nobody knows how the request begins, or only those "
+    "that have more to do",
     Why.KEY_MOVED: "the replica of its key is full or gone, and the key moves along",
     Why.KEY_SPILLED: "the replica of its key has little room; the key stays where it is",
     Why.HOT_KEY: "its key comes so often that several replicas share it",
@@ -63,15 +67,22 @@ def main(words: Sequence[str]) -> int:
         return _fault(str(error), _NOBODY)
     except OSError as error:
         return _fault(f"{error.filename}: {error.strerror}", _REFUSED)
+    except (UnicodeError, orjson.JSONEncodeError):
+        return _fault("model or prompt is not text in UTF-8", _REFUSED)
     try:
-        return _tell(status, page, as_json=options.json)
-    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        given = _tell(status, page, as_json=options.json)
+        sys.stdout.flush()
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         why = f"{type(error).__name__} {error}"
         return _fault(f"what answers at {options.admin} is another version: {why}", _NOBODY)
+    except OSError as error:
+        seen = start.unread(error)
+        return _GIVEN if seen else _fault(f"standard output: {error.strerror}", _NOBODY)
+    return given
 
 
 def _tell(status: int, page: bytes, *, as_json: bool) -> int:
-    """Raises `KeyError`, `TypeError` or `JSONDecodeError` where it is no such page."""
+    """Raises whatever where it is no such page; `OSError`: nobody takes what is told."""
     content = orjson.loads(page)
     if as_json:
         sys.stdout.write(page.decode())
@@ -83,7 +94,7 @@ def _tell(status: int, page: bytes, *, as_json: bool) -> int:
 
 
 def _fault(why: str, status: int) -> int:
-    sys.stderr.write(f"{_COMMAND}: {why}\n")
+    sys.stderr.write(f"{_COMMAND}: {plain(why)}\n")
     return status
 
 
@@ -136,8 +147,16 @@ def _body(options: argparse.Namespace) -> bytes:
 
 def told(page: Mapping[str, Any]) -> Iterator[str]:
     """The page in words, a line each."""
+    return map(plain, _told(page))
+
+
+def _told(page: Mapping[str, Any]) -> Iterator[str]:
     replica, why = page["replica"], WORDS.get(page["why"], page["why"])
-    yield f"{replica} would get it: {why}." if replica else f"Nobody would get it: {why}."
+    yield (
+        f"{replica} would get it: {why}{_chance(page['candidates'], replica)}."
+        if replica
+        else f"Nobody would get it: {why}."
+    )
     yield ""
     yield f"The request: {_asked(page['request'])}."
     if page["candidates"]:
@@ -149,6 +168,15 @@ def told(page: Mapping[str, Any]) -> Iterator[str]:
         width = max(map(len, page["left_out"]))
         for name, reason in sorted(page["left_out"].items()):
             yield f"  {name:<{width}}  {reason}"
+
+
+def _chance(candidates: Iterable[Mapping[str, Any]], chosen: str | None) -> str:
+    """How likely the chosen one was, where waits were drawn from."""
+    for candidate in candidates:
+        if candidate["replica"] == chosen and candidate.get("wait_s") is not None:
+            odds = candidate["odds"]
+            return f" (drawn at {100.0 * odds:.2g} %)" if odds < _CERTAIN else ""
+    return ""
 
 
 def _asked(request: Mapping[str, Any]) -> str:
@@ -168,9 +196,9 @@ def _asked(request: Mapping[str, Any]) -> str:
 
 def _table(candidates: Iterable[Mapping[str, Any]], chosen: str | None) -> Iterator[str]:
     """The candidates, the likeliest first, `>` before the chosen one, `*` behind a home."""
-    rows = [("", *(name for _, name in _FIGURES))]
+    rows: list[tuple[str, ...]] = [("", *_FIGURES)]
     for candidate in candidates:
-        cells = [_cell(candidate.get(key)) for key, _ in _FIGURES]
+        cells = [_cell(candidate.get(key)) for key in _FIGURES]
         cells[0] += " *" if candidate["home"] else ""
         rows.append((">" if candidate["replica"] == chosen else "", *cells))
     shown = [i for i in range(len(rows[0])) if i < 2 or any(row[i] != "-" for row in rows[1:])]

@@ -39,10 +39,11 @@ HELP: Final[Mapping[str, str]] = {
     "replica_ejected": "1 while the replica is left out until it has answered a probe.",
     "ejections": "Times the replica was left out because it failed again and again.",
     "cache_keys": "Cache keys whose replicas are remembered.",
-    "hot_keys": "Keys that come too often for one replica, of those in the last 256 decisions; "
-    "none by `least_wait`.",
+    "hot_keys": "Keys that come too often for one replica, of the 4,096 latest; none by "
+    "`least_wait`.",
     "replica_standing": "1 for what the replica is now: eligible, silent, full, down, …",
     "decisions": "Decisions, by the rule that settled them.",
+    "routing_by": "1 for what the next request is judged by: score, own_counts, full, no_replica.",
     "refusals": "Answers given in a replica's place, by code.",
     "overload": "1 for how the router deals with requests now: open, queueing, refusing.",
     "overloads": "Times that it began to be without a replica with headroom.",
@@ -57,6 +58,10 @@ HELP: Final[Mapping[str, str]] = {
     "sidecar_heard_age_seconds": "Since the sidecar last spoke; absent until it has.",
     "second_tries": "Requests sent to another replica after a first one.",
     "second_tries_denied": "Requests not sent to another replica because `[retry]` forbade it.",
+    "discovery_looks": "Looks at a source that lists servers (a file, a name), by how they ended.",
+    "discovery_failing": "1 while some of what the source says, or all, is not taken: what it said "
+    "before holds.",
+    "discovery_servers": "Servers that are known of the source.",
     "second_tries_exhausted": "1 while `[retry]` forbids a further one; how many workers' does.",
     "clients_stalled": "Clients cut off because they took none of their answer for too long.",
     "client_connections": "Open client connections.",
@@ -82,8 +87,11 @@ LARGEST: Final = frozenset(
                 "hot_keys",
                 "overload",
                 "replica_standing",
+                "routing_by",
                 "sidecar_failing",
                 "sidecar_heard_age_seconds",
+                "discovery_failing",
+                "discovery_servers",
                 "build_info",
             )
         ),

@@ -21,8 +21,6 @@ EVENTS: Final[Mapping[str, str]] = {
     "replica_returns": "An ejected replica answered, and comes back with a growing share.",
     "answer_cut": "A replica broke off in the midst of an answer; one line in 10 s.",
     "models_unknown": "A server does not say which models it serves: it gets requests for any.",
-    "sidecar_problem": "A sidecar does not answer, or says something wrong: `why`.",
-    "sidecar_well": "That is over.",
     "overload_began": "No replica has headroom: requests wait, or get 503.",
     "overload_ended": "Requests go at once again; so many waited and were refused.",
     "out_of_descriptors": "The router has no file descriptors left: raise `ulimit -n`.",
@@ -35,6 +33,5 @@ EVENTS: Final[Mapping[str, str]] = {
     "worker_killed": "A worker did not stop in time.",
     "no_worker_starts": "No worker could begin, and the router ends.",
     "supervisor_gone": "A worker's supervisor has died: the worker finishes what it has.",
-    "background_loop_broken": "A fault of the router's own: please report it.",
     "probe_broken": "A fault of the router's own: please report it.",
 }

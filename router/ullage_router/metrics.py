@@ -1,11 +1,14 @@
 """The router's metrics in Prometheus' form, made from its plain numbers when asked.
 
-Labels are bounded: `replica` by the fleet (a replica that leaves takes its series along),
-`sidecar` by the configuration, `code` of responses by what replicas answer, the others by enums.
-A counter's series are there from the start, at 0: what appears at 1 has no rate.
+Labels are bounded: `replica` by the fleet, `sidecar` by the configuration and its sources, `source`
+by the configuration, `code` of responses by what replicas answer, the others by enums. A counter's
+series are there from the start, at 0: what appears at 1 has no rate.
+
+A replica that leaves takes its series along: what it is now at once, its counts when it has
+finished what it has, or when another has its name.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector
@@ -14,23 +17,26 @@ from prometheus_client.registry import Collector
 from ullage_router.core.decide import Why
 from ullage_router.core.fleet import Replica
 from ullage_router.core.gate import State
-from ullage_router.core.lineup import Standing, left_out, stand
+from ullage_router.core.lineup import Basis, Standing, left_out, stand
 from ullage_router.families import counter, gauge, histogram, one
-from ullage_router.feed import Poll, SidecarFeed
 from ullage_router.http.errors import CODES, NoRoom
 from ullage_router.http.proxy import Proxy
 from ullage_router.http.upstream import Failure
 from ullage_router.router import Router
 from ullage_router.tally import Tally
+from ullage_shared.discovery.listing import Listing, Look
+from ullage_shared.feed import Feed, Poll
 
 Tallies = list[tuple[str, Tally]]
 """By replica's name."""
 
 
-def registry(router: Router, proxy: Proxy, feeds: Mapping[str, SidecarFeed]) -> CollectorRegistry:
+def registry(
+    router: Router, proxy: Proxy, feeds: Mapping[str, Feed], listings: Sequence[Listing]
+) -> CollectorRegistry:
     """All that `/metrics` shows, the process's own CPU, memory and descriptors included."""
     everything = CollectorRegistry()
-    everything.register(RouterCollector(router, proxy, feeds))
+    everything.register(RouterCollector(router, proxy, feeds, listings))
     ProcessCollector(registry=everything)
     return everything
 
@@ -38,22 +44,31 @@ def registry(router: Router, proxy: Proxy, feeds: Mapping[str, SidecarFeed]) -> 
 class RouterCollector(Collector):
     """Everything that the router counts."""
 
-    def __init__(self, router: Router, proxy: Proxy, feeds: Mapping[str, SidecarFeed]) -> None:
+    def __init__(
+        self,
+        router: Router,
+        proxy: Proxy,
+        feeds: Mapping[str, Feed],
+        listings: Sequence[Listing] = (),
+    ) -> None:
         self._router = router
         self._proxy = proxy
         self._feeds = feeds
+        self._listings = listings
 
     def collect(self) -> Iterator[Metric]:
         """All metric families, as they stand now."""
         router = self._router
-        replicas = [*router.fleet.replicas.values(), *router.leaving.values()]
-        tallies = [(r.id, router.tallies.get(r.key) or Tally()) for r in replicas]
-        yield from self._sent(replicas, tallies)
+        present = router.fleet.replicas.values()
+        by_name = {r.id: r for r in (*router.leaving.values(), *present)}
+        tallies = [(name, router.tallies.get(r.key) or Tally()) for name, r in by_name.items()]
+        yield from self._sent(by_name.values(), tallies)
         yield from _answered(tallies)
-        yield from self._fleet(replicas)
+        yield from self._fleet(present)
         yield from self._decided()
         yield from self._overload()
         yield from self._sidecars()
+        yield from self._sources()
         yield from self._itself()
 
     def _sent(self, replicas: Iterable[Replica], tallies: Tallies) -> Iterator[Metric]:
@@ -98,7 +113,11 @@ class RouterCollector(Collector):
         refusals = counter("refusals", "code")
         for code in CODES:
             refusals.add_metric([code], router.refusals[code])
-        yield from (decisions, refusals)
+        routing_by = gauge("routing_by", "by")
+        now = router.odds().line_up.basis
+        for basis in Basis:
+            routing_by.add_metric([basis], float(basis is now))
+        yield from (decisions, routing_by, refusals)
         yield one(counter("second_tries"), router.second_tries)
         yield one(counter("second_tries_denied"), router.tries_denied)
         may_try = self._proxy.budget.allows(router.now_s())
@@ -133,6 +152,18 @@ class RouterCollector(Collector):
             if feed.heard_s is not None:
                 age.add_metric([sidecar], max(0.0, now_s - feed.heard_s))
         yield from (polls, failing, age)
+
+    def _sources(self) -> Iterator[Metric]:
+        looks = counter("discovery_looks", "list", "source", "result")
+        failing = gauge("discovery_failing", "list", "source")
+        servers = gauge("discovery_servers", "list", "source")
+        for listing in self._listings:
+            for source, seeker in listing.seekers.items():
+                for result in Look:
+                    looks.add_metric([listing.name, source, result], seeker.looks[result])
+                failing.add_metric([listing.name, source], float(bool(seeker.known.problem)))
+                servers.add_metric([listing.name, source], len(seeker.known.urls))
+        yield from (looks, failing, servers)
 
     def _itself(self) -> Iterator[Metric]:
         proxy = self._proxy

@@ -6,6 +6,7 @@ server that cannot be asked (it may want an API key) leaves its last list standi
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import aiohttp
@@ -23,9 +24,16 @@ _TIMEOUT_S: Final = 2.0
 class Models:
     """The servers' lists of models."""
 
-    def __init__(self, router: Router, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self,
+        router: Router,
+        session: aiohttp.ClientSession,
+        headers: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """`headers`: what to ask servers with."""
         self._router = router
         self._session = session
+        self._headers = headers
         self._lists: dict[str, list[dict[str, Any]]] = {}
         self._body: bytes | None = None
         self._unwilling: set[str] = set()
@@ -53,6 +61,7 @@ class Models:
         try:
             async with self._session.get(
                 f"{url}/v1/models",
+                headers=self._headers(),
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
             ) as answer:

@@ -1,6 +1,6 @@
 """`/replicas`: the table of replicas as the router sees it, and why each would not be chosen."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import asdict
@@ -8,8 +8,9 @@ from msgspec.structs import asdict
 from ullage_router.core.fleet import Replica
 from ullage_router.core.lineup import stand
 from ullage_router.explain import Reasons
-from ullage_router.feed import SidecarFeed
 from ullage_router.router import Router
+from ullage_shared.discovery.listing import Listing
+from ullage_shared.feed import Feed
 
 
 def known(router: Router) -> list[Replica]:
@@ -57,18 +58,24 @@ def replica_row(router: Router, replica: Replica, reasons: Reasons, now_s: float
     }
 
 
-def replicas_page(router: Router, feeds: Mapping[str, SidecarFeed], now_s: float) -> dict[str, Any]:
-    """`/replicas`: the table, and what is wrong with the sidecars."""
+def replicas_page(
+    router: Router,
+    feeds: Mapping[str, Feed],
+    now_s: float,
+    listings: Sequence[Listing] = (),
+) -> dict[str, Any]:
+    """`/replicas`: the table, and what is wrong with the sidecars, and with what lists them."""
     reasons = Reasons(router)
     rows = [replica_row(router, replica, reasons, now_s) for replica in known(router)]
     return {
         "routing_by": router.odds().line_up.basis,
         "replicas": rows,
         "sidecars": sidecars(feeds),
+        "sources": sources(listings),
     }
 
 
-def sidecars(feeds: Mapping[str, SidecarFeed]) -> list[dict[str, Any]]:
+def sidecars(feeds: Mapping[str, Feed]) -> list[dict[str, Any]]:
     """How the router fares with each of them."""
     return [
         {
@@ -78,4 +85,18 @@ def sidecars(feeds: Mapping[str, SidecarFeed]) -> list[dict[str, Any]]:
             "faults": feed.faults,
         }
         for url, feed in feeds.items()
+    ]
+
+
+def sources(listings: Sequence[Listing]) -> list[dict[str, Any]]:
+    """What the lists that may change name now."""
+    return [
+        {
+            "list": listing.name,
+            "source": source,
+            "servers": len(seeker.known.urls),
+            "problem": seeker.known.problem,
+        }
+        for listing in listings
+        for source, seeker in listing.seekers.items()
     ]

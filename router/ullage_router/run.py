@@ -12,7 +12,6 @@ from typing import Final
 
 import uvloop
 
-from ullage_router.background import in_background
 from ullage_router.cli import VERSION, configure, parser
 from ullage_router.config import Config, worker_count
 from ullage_router.given import address_of, given
@@ -22,6 +21,7 @@ from ullage_router.supervise import supervise
 from ullage_router.worker import work
 from ullage_shared import log
 from ullage_shared.address import parse_listen
+from ullage_shared.background import in_background
 from ullage_shared.config import ConfigError
 from ullage_shared.log import line
 from ullage_shared.notify import Notifier

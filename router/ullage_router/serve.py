@@ -1,8 +1,8 @@
 """One process that serves clients: the data plane, and all that keeps its picture up to date.
 
 Rules
-* Clients are let in once every sidecar has been asked: a router that has just started refuses
-  nobody for not yet knowing whom to send them to.
+* Clients are let in once every source has been looked at and every sidecar asked: a router that has
+  just started refuses nobody for not yet knowing whom to send them to.
 * A reload is checked whole before anything of it is applied, and applied in one go.
 """
 
@@ -21,14 +21,15 @@ from aiohttp import web
 from ullage_router import tls
 from ullage_router.access import AccessLog
 from ullage_router.admin import admin_app
-from ullage_router.background import in_background
 from ullage_router.config import Config, rules
 from ullage_router.core.fleet import fleet_of, relist
-from ullage_router.feed import Feeds
+from ullage_router.feed import feeds
 from ullage_router.given import address_of, opened
+from ullage_router.http.access import read as read_access
 from ullage_router.http.proxy import Proxy
 from ullage_router.http.story import Witness
 from ullage_router.lateness import watch_lateness
+from ullage_router.local_only import guard
 from ullage_router.memory import give_back_memory
 from ullage_router.metrics import registry
 from ullage_router.models import Models
@@ -36,8 +37,11 @@ from ullage_router.probe import Prober
 from ullage_router.reload import changes, renewed
 from ullage_router.router import Router
 from ullage_router.tracing import Tracing, exporting
-from ullage_shared.address import Address, parse_base_url
+from ullage_shared.address import Address
+from ullage_shared.background import in_background
 from ullage_shared.config import ConfigError
+from ullage_shared.discovery.listing import Listing
+from ullage_shared.discovery.source import parse_source
 from ullage_shared.log import Line, line
 
 _log: Final = logging.getLogger("ullage.router")
@@ -80,24 +84,30 @@ class Service:
         self._config = config
         self._tls = live
         self._access_log = access_log
+        self._access = read_access(config.access.keys, config.access.replica_key)
         self._tracing = tracing
-        self._router = Router(fleet_of(config.replicas), rules(config), random.Random())
-        self._feeds = Feeds(self._router, session)
-        models = Models(self._router, session)
+        self._replicas = Listing("replicas", self._replicas_changed)
+        self._replicas.apply(config.replicas)
+        self._sidecars = Listing("sidecars", self._sidecars_changed)
+        self._sidecars.apply(config.sidecars)
+        self._router = Router(fleet_of(self._replicas.urls), rules(config), random.Random())
+        self._feeds = feeds(self._router, session)
+        models = Models(self._router, session, lambda: self._access.replica_headers)
         self._proxy = Proxy(
             self._router, config.limits, self._loop, random.Random(), models.body, live.peers
         )
         self._configure(config)
-        self._feeds.apply(_normal(config.sidecars), config.poll_interval_s)
+        self._sidecars_changed()
         prober = Prober(session, self._router.probes_due, self._router.probed)
         late = watch_lateness(self._proxy.late_s)
         self._loops = [
             in_background(loop) for loop in (models.run(), prober.run(), give_back_memory(), late)
         ]
-        shown = registry(self._router, self._proxy, self._feeds)
-        app = admin_app(self._proxy, self._feeds, shown, lambda: self.stopping)
+        listings = (self._replicas, self._sidecars)
+        shown = registry(self._router, self._proxy, self._feeds, listings)
+        self._pages = admin_app(self._proxy, self._feeds, shown, lambda: self.stopping, listings)
         self._admin = web.AppRunner(
-            app, access_log=None, shutdown_timeout=_ADMIN_CLOSE_S, auto_decompress=False
+            self._pages, access_log=None, shutdown_timeout=_ADMIN_CLOSE_S, auto_decompress=False
         )
         self._stop = asyncio.Event()
 
@@ -109,7 +119,9 @@ class Service:
         `listen` may be descriptors that were given (see `given`), `admin` a unix socket.
         `share_port`: other processes listen there too. Raises `OSError`.
         """
+        await asyncio.gather(self._replicas.first_looks(), self._sidecars.first_looks())
         await self._feeds.first_looks()
+        guard(self._pages, admin)
         await self._admin.setup()
         if isinstance(admin, Path):
             await web.UnixSite(self._admin, admin).start()
@@ -161,6 +173,8 @@ class Service:
 
     async def close(self) -> None:
         """End all that runs beside the requests."""
+        for listing in (self._replicas, self._sidecars):
+            await listing.stop()
         await self._feeds.stop()
         for loop in self._loops:
             loop.cancel()
@@ -172,6 +186,7 @@ class Service:
 
     def _configure(self, config: Config) -> None:
         self._proxy.configure(config)
+        self._proxy.admit(self._access)
         witnesses: list[Witness] = []
         if self._tracing is not None:  # First, since it names the trace.
             witnesses.append(self._tracing)
@@ -188,20 +203,29 @@ class Service:
             raise ConfigError("the router is stopping")
         changed = changes(self._config, new)
         material = tls.read(new.tls, self._tls.material)
+        access = read_access(new.access.keys, new.access.replica_key)
+        if access != self._access and "access" not in changed:
+            changed += ("access",)
         changed = tuple(dict.fromkeys(changed + renewed(self._tls.material, material)))
-        fleet = relist(self._router.fleet, new.replicas)
+        for source in (*new.replicas, *new.sidecars):
+            parse_source(source)
         # Nothing from here on can fail.
         self._config = new
         self._tls.material = material
-        self._router.fleet = fleet
+        self._access = access
         self._router.rules = rules(new)
         self._configure(new)
-        self._feeds.apply(_normal(new.sidecars), new.poll_interval_s)
+        self._replicas.apply(new.replicas)
+        self._sidecars.apply(new.sidecars)
+        self._replicas_changed()
+        self._sidecars_changed()
         return changed
 
+    def _replicas_changed(self) -> None:
+        self._router.fleet = relist(self._router.fleet, self._replicas.urls)
 
-def _normal(urls: Iterable[str]) -> list[str]:
-    return [parse_base_url(url)[0] for url in urls]
+    def _sidecars_changed(self) -> None:
+        self._feeds.apply(self._sidecars.urls, self._config.poll_interval_s)
 
 
 def allow_many_descriptors() -> None:

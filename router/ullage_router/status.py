@@ -9,21 +9,24 @@ Rules
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import islice
+from statistics import median_high
 from typing import Any, Final
 
 from ullage_router.core.affinity import homes_for
 from ullage_router.core.decide import Why
+from ullage_router.core.fleet import Replica
 from ullage_router.core.lineup import Standing
 from ullage_router.explain import Reasons
-from ullage_router.feed import SidecarFeed
 from ullage_router.http.errors import NoRoom
 from ullage_router.http.proxy import Proxy
-from ullage_router.replicas import known, replica_row, sidecars
+from ullage_router.replicas import known, replica_row, sidecars, sources
 from ullage_router.router import Decided, Router
 from ullage_router.tally import SECONDS_BOUNDS, Tally
+from ullage_shared.discovery.listing import Listing
+from ullage_shared.feed import Feed
 from ullage_shared.snapshot import State
 
 _VERSION: Final = version("ullage")
@@ -33,13 +36,18 @@ _PIECE: Final = 32
 _NOTHING: Final = Tally()
 """Of a replica that was sent nothing. Not to be changed."""
 _CHOSEN: Final = (Standing.ELIGIBLE, Standing.SILENT)
-_PASSING: Final = ("ramping", "silent", "starting", "warming", "draining")
+_PASSING: Final = ("ramping", "slow", "silent", "starting", "warming", "draining")
 _KEY_DIGITS: Final = 8
 """Of a cache key, in hex: enough to tell two apart."""
 
 
 async def status_page(
-    proxy: Proxy, feeds: Mapping[str, SidecarFeed], uptime_s: float, *, stopping: bool = False
+    proxy: Proxy,
+    feeds: Mapping[str, Feed],
+    uptime_s: float,
+    listings: Sequence[Listing] = (),
+    *,
+    stopping: bool = False,
 ) -> dict[str, Any]:
     """The document of one process."""
     router, room = proxy.router, proxy.waiting
@@ -72,6 +80,7 @@ async def status_page(
         "routing_by": router.odds().line_up.basis,
         "replicas": rows,
         "sidecars": sidecars(feeds),
+        "sources": sources(listings),
         "recent": [_brief(decided) for decided in islice(reversed(router.recent), MOST_RECENT)],
     }
 
@@ -79,35 +88,53 @@ async def status_page(
 async def _rows(router: Router) -> list[dict[str, Any]]:
     """Those of `/replicas`, with what is counted beside."""
     reasons, now_s = Reasons(router), router.now_s()
+    usual_per_s = usual_speeds(router.fleet.replicas.values())
     rows = []
     for number, replica in enumerate(known(router), 1):
         tally = router.tallies.get(replica.key, _NOTHING)
         row = replica_row(router, replica, reasons, now_s)
-        rows.append(row | told(row) | _counted(tally))
+        rows.append(row | told(row, usual_per_s.get(replica.models)) | _counted(tally))
         if number % _PIECE == 0:
             await asyncio.sleep(0.0)
     return rows
 
 
-def told(row: Mapping[str, Any]) -> dict[str, str]:
+def usual_speeds(replicas: Iterable[Replica]) -> Mapping[frozenset[str], float]:
+    """The prompt tokens a second of a usual replica of the same models: the median, of two the
+    faster one. Models of which no speed is known are missing."""
+    speeds: dict[frozenset[str], list[float]] = {}
+    for replica in replicas:
+        speed = replica.snapshot.prefill_tokens_per_s if replica.snapshot else None
+        if speed is not None:
+            speeds.setdefault(replica.models, []).append(speed)
+    return {models: median_high(each) for models, each in speeds.items()}
+
+
+def told(row: Mapping[str, Any], usual_per_s: float | None = None) -> dict[str, str]:
     """A row of `/replicas` in words for people: what the replica is `now`, its `mood` (`good`;
     `mild`: it passes, or was wished for; `bad`: it gets nothing and should), and what there is to
-    `say` of it. Nothing but its silence is expected of one that no sidecar speaks for."""
+    `say` of it. Nothing but its silence is expected of one that no sidecar speaks for. One that
+    serves is slow if it computes prompts less than half as fast as is usual for its models."""
     now, alone = str(row["standing"]), row["sidecar"] is None
     if now in _CHOSEN and not row["eligible"]:
         now = "left out"
     elif now == Standing.ELIGIBLE:
         now = "ramping" if row["state"] == State.RAMPING else "serving"
+    speed_per_s, slow = row["prefill_tokens_per_s"], ""
+    if now == "serving" and speed_per_s and usual_per_s and 2.0 * speed_per_s < usual_per_s:
+        now = "slow"
+        slow = f"computes {speed_per_s:,.0f} prompt tokens/s, where {usual_per_s:,.0f} are usual"
     well = now == "serving" or (now == Standing.SILENT and alone)
     mood = "good" if well else "mild" if now in _PASSING else "bad"
-    says = [row["why_not"], "" if alone else row["reason"]]
+    says = [row["why_not"], slow, "" if alone else row["reason"]]
     return {"now": now, "mood": mood, "say": "; ".join(filter(None, says))}
 
 
 def _counted(tally: Tally) -> dict[str, Any]:
+    failures = {str(kind): count for kind, count in tally.failures.items()}
     return {
         "first_byte_counts": tally.first_byte_s.counts,
-        "failures": dict(tally.failures) | ({"cut": tally.cut} if tally.cut else {}),
+        "failures": failures | ({"cut": tally.cut} if tally.cut else {}),
         "ejections": tally.ejections,
     }
 

@@ -18,11 +18,12 @@ from typing import Final
 from aiohttp import web
 
 from ullage_router import tls
-from ullage_router.background import in_background
 from ullage_router.claim import claim
 from ullage_router.cli import VERSION
 from ullage_router.config import Config
 from ullage_router.given import address_of, given
+from ullage_router.http import access
+from ullage_router.local_only import guard
 from ullage_router.overview import Overview
 from ullage_router.reload import changes
 from ullage_router.signals import obey_signals
@@ -30,6 +31,7 @@ from ullage_router.tracing import require
 from ullage_router.worker import Held
 from ullage_router.workers import Workers
 from ullage_shared.address import Address, parse_listen
+from ullage_shared.background import in_background
 from ullage_shared.config import ConfigError
 from ullage_shared.log import line
 from ullage_shared.notify import Notifier
@@ -47,6 +49,7 @@ async def supervise(
     `words`: the command line; `read`: file and command line again. Raises `ConfigError`.
     """
     tls.read(config.tls)
+    access.read(config.access.keys, config.access.replica_key)
     require(config.trace.otlp)
     manager = Notifier.of(os.environ, os.getpid())
     descriptors = given(os.environ, os.getpid())
@@ -106,6 +109,7 @@ def _reload(workers: Workers, read: Callable[[], Config]) -> str:
         config = read()
         changes(workers.config, config)
         tls.read(config.tls)
+        access.read(config.access.keys, config.access.replica_key)
     except (ConfigError, OSError) as error:  # A file may go while it is read.
         _log.error(line("reload_refused", why=error))
         return str(error)
@@ -116,8 +120,10 @@ def _reload(workers: Workers, read: Callable[[], Config]) -> str:
 @asynccontextmanager
 async def _admin(overview: Overview, address: Address) -> AsyncIterator[Address]:
     """Let operators in. Raises `OSError`."""
+    app = overview.app()
+    guard(app, address)
     runner = web.AppRunner(
-        overview.app(), access_log=None, shutdown_timeout=_ADMIN_CLOSE_S, auto_decompress=False
+        app, access_log=None, shutdown_timeout=_ADMIN_CLOSE_S, auto_decompress=False
     )
     await runner.setup()
     try:

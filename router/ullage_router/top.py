@@ -18,10 +18,13 @@ from ullage_router.looks import Looks, Since
 from ullage_router.screen import Screen
 from ullage_router.top_table import LEAST_WIDTH, ORDERS, Line, View, rows_of, table
 from ullage_router.top_view import head, problems
+from ullage_shared import start
 from ullage_shared.address import Address
+from ullage_shared.plain import plain
 
 _WINDOW_S: Final = 10.0
-_APART_S: Final = 1.0
+_OK: Final = 200
+_NOT_FOUND: Final = 404
 _MARKS: Final = "█▓▒/·"
 _ASCII_MARKS: Final = "#=-/."
 _KEYS: Final = "q quit, p problems only, s sort, arrows scroll"
@@ -34,19 +37,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.json:
             sys.stdout.write(orjson.dumps(look(options.admin), option=_INDENTED).decode())
         elif options.once or not _can_be_live():
-            once(options.admin)
+            once(options.admin, options.interval)
         else:
             live(options.admin, options.interval)
         sys.stdout.flush()
     except AdminError as error:
-        sys.stderr.write(f"ullage-router top: {error}\n")
-        return 1
-    except BrokenPipeError:  # Whoever read it has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _fault(str(error))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        why = f"{type(error).__name__} {error}"
+        return _fault(f"what answers at {options.admin} is another version: {why}")
+    except OSError as error:
+        return 0 if start.unread(error) else _fault(f"standard output: {error.strerror}")
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _fault(why: str) -> int:
+    sys.stderr.write(f"ullage-router top: {plain(why)}\n")
+    return 1
 
 
 _INDENTED: Final = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
@@ -65,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--once",
         action="store_true",
-        help=f"look twice, {_APART_S:g} s apart, and print one table",
+        help="look twice, an interval apart, and print one table",
     )
     flags.add_argument(
         "--interval",
@@ -85,27 +94,34 @@ def look(admin: Address) -> dict[str, Any]:
         page = orjson.loads(body)
     except ValueError:
         page = None
-    if status == 200 and isinstance(page, dict) and "replicas" in page:
+    if status == _OK and isinstance(page, dict) and "replicas" in page:
         return page
-    why = page["error"]["message"] if status == 503 and page and "error" in page else ""
+    if status not in (_OK, _NOT_FOUND):
+        why = _message(page)
+        raise AdminError(f"{admin} answered {status}{why and f': {why}'}")
     raise AdminError(
-        f"{admin}: {why}"
-        if why
-        else f"what answers at {admin} has no /status (it said {status}): a router of this "
+        f"what answers at {admin} has no /status (it said {status}): a router of this "
         "version has; see --admin"
     )
 
 
-def once(admin: Address, pause: Callable[[float], object] = time.sleep) -> None:
+def _message(page: object) -> str:
+    """What a refusal says in words; empty: nothing."""
+    error = page.get("error") if isinstance(page, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return message if isinstance(message, str) else ""
+
+
+def once(admin: Address, apart_s: float, pause: Callable[[float], object] = time.sleep) -> None:
     """Print the table. Raises `AdminError`."""
     looks = Looks(_WINDOW_S)
     looks.take(look(admin), time.monotonic())
-    pause(_APART_S)
+    pause(apart_s)
     since = looks.take(look(admin), time.monotonic())
     for part in table(rows_of(since, View(order=1)), None):
-        sys.stdout.write("".join(f"{line.text}\n" for line in part))
+        sys.stdout.write("".join(f"{plain(line.text)}\n" for line in part))
     for line in problems(since):
-        sys.stderr.write(f"{line.text}\n")
+        sys.stderr.write(f"{plain(line.text)}\n")
 
 
 def live(admin: Address, interval_s: float) -> None:
@@ -128,7 +144,7 @@ def live(admin: Address, interval_s: float) -> None:
                 since, lost = looks.take(look(admin), time.monotonic()), ""
                 heard = time.strftime("%H:%M:%S")
             except AdminError as error:
-                lost = str(error)
+                lost = plain(str(error))
             due_s = max(due_s + interval_s, time.monotonic())
 
 

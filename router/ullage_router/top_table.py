@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from unicodedata import east_asian_width
 
 from ullage_router.looks import Key, Since, key_of
+from ullage_shared.plain import plain
 
 LEAST_WIDTH: Final = 40
 _WHY_WIDTH: Final = 24
@@ -54,7 +55,7 @@ class Row(NamedTuple):
 
 
 def _natural(row: Row) -> Any:
-    return [(int(part), "") if part.isdigit() else (0, part) for part in _parts(row.page["id"])]
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in _parts(row.page["id"])]
 
 
 def _parts(name: str) -> list[str]:
@@ -94,40 +95,6 @@ def number(value: float | None, digits: int = 2) -> str:
     return ">320" if isinf(value) else f"{value:.{digits}f}"
 
 
-class Column(NamedTuple):
-    """One of the table."""
-
-    name: str
-    of: Callable[[Row], str]
-    rank: int = 0
-    """Those with the highest go first where there is no room."""
-    left: bool = False
-
-
-COLUMNS: Final = (
-    Column("STATE", lambda row: str(row.page["now"]).replace(" ", "-"), left=True),
-    Column("REPLICA", lambda row: plain(row.page["id"]).replace(" ", "_"), left=True),
-    Column("SCORE", lambda row: number(row.page["capacity_score"])),
-    Column("FLIGHT", lambda row: str(row.page["in_flight"])),
-    Column("SHARE%", lambda row: number(None if row.share is None else 100.0 * row.share, 1)),
-    Column("P50_S", lambda row: number(row.p50_s, 3), 4),
-    Column("P90_S", lambda row: number(row.p90_s, 3), 1),
-    Column("RUN", lambda row: number(row.page["running"], 0), 3),
-    Column("WAIT", lambda row: number(row.page["waiting"], 0), 2),
-    Column("FREE%", lambda row: _percent(row.page["free_block_ratio"]), 5),
-    Column("AGE_S", lambda row: number(row.page["age_s"]), 6),
-)
-
-
-def _percent(ratio: float | None) -> str:
-    return number(None if ratio is None else 100.0 * ratio, 0)
-
-
-def plain(text: str) -> str:
-    """Without what a terminal would obey, or hide."""
-    return "".join(char if char.isprintable() else "?" for char in text)
-
-
 def cells(text: str) -> int:
     """How wide it stands on a terminal."""
     return sum(2 if east_asian_width(char) in "WF" else 1 for char in text)
@@ -143,6 +110,48 @@ def cut(text: str, width: int) -> str:
             break
         kept += char
     return kept + "~"
+
+
+def cut_in_front(text: str, width: int) -> str:
+    """Likewise, its end: names differ there."""
+    return text if cells(text) <= width else "~" + cut(text[::-1], width)[-2::-1]
+
+
+class Column(NamedTuple):
+    """One of the table."""
+
+    name: str
+    of: Callable[[Row], str]
+    rank: int = 0
+    """Those with the highest go first where there is no room."""
+    left: bool = False
+    cut: Callable[[str, int], str] = cut
+    """What does with less room."""
+
+
+COLUMNS: Final = (
+    Column("STATE", lambda row: plain(row.page["now"]).replace(" ", "-"), left=True),
+    Column(
+        "REPLICA",
+        lambda row: plain(row.page["id"]).replace(" ", "_"),
+        0,
+        left=True,
+        cut=cut_in_front,
+    ),
+    Column("SCORE", lambda row: number(row.page["capacity_score"])),
+    Column("FLIGHT", lambda row: str(row.page["in_flight"])),
+    Column("SHARE%", lambda row: number(None if row.share is None else 100.0 * row.share, 1)),
+    Column("P50_S", lambda row: number(row.p50_s, 3), 4),
+    Column("P90_S", lambda row: number(row.p90_s, 3), 1),
+    Column("RUN", lambda row: number(row.page["running"], 0), 3),
+    Column("WAIT", lambda row: number(row.page["waiting"], 0), 2),
+    Column("FREE%", lambda row: _percent(row.page["free_block_ratio"]), 5),
+    Column("AGE_S", lambda row: number(row.page["age_s"]), 6),
+)
+
+
+def _percent(ratio: float | None) -> str:
+    return number(None if ratio is None else 100.0 * ratio, 0)
 
 
 def pad(text: str, width: int, *, left: bool) -> str:
@@ -193,7 +202,7 @@ def table(rows: Sequence[Row], width: int | None, marks: str = "") -> list[list[
     lines = []
     for index, line in enumerate(texts):
         text = " ".join(
-            pad(cut(cell, size), size, left=column.left)
+            pad(column.cut(cell, size), size, left=column.left)
             for cell, size, column in zip(line, widths, columns, strict=True)
         )
         row = rows[index - 1] if index else None

@@ -3,11 +3,17 @@
 from typing import Final
 
 from ullage_router.looks import Since
-from ullage_router.top_table import Line, number, plain
+from ullage_router.top_table import Line, number
 from ullage_shared.address import Address
+from ullage_shared.plain import plain
 
 _FEW: Final = 3
 """Sidecars with a problem that are named."""
+_MOODS: Final = {
+    "bad": ("gets nothing", "get nothing"),
+    "mild": ("is not what it should be", "are not what they should be"),
+}
+"""What is said of one replica, and of several."""
 
 
 def head(since: Since, admin: Address, clock: str) -> list[Line]:
@@ -29,7 +35,7 @@ def head(since: Since, admin: Address, clock: str) -> list[Line]:
             f"first byte s {first}  mean score {mean}"
         ),
         Line(
-            f"gate {state}  waiting {waits}{oldest}  refused {since.grown('refusals')}  "
+            f"gate {plain(state)}  waiting {waits}{oldest}  refused {since.grown('refusals')}  "
             f"second tries {since.grown('second_tries')}  in {since.s:.0f} s",
             "" if state == "open" else "bad",
         ),
@@ -56,11 +62,12 @@ def problems(since: Since) -> list[Line]:
         lines.append(Line("there is no replica", "bad"))
     if page["overload"]["state"] != "open":
         lines.append(Line("no replica has headroom: it takes more capacity, or less load", "bad"))
-    for mood, words in (("bad", "get nothing"), ("mild", "are not what they should be")):
+    for mood, words in _MOODS.items():
         states = [row["now"] for row in replicas if row["mood"] == mood]
         if states:
             each = ", ".join(f"{states.count(now)} {now}" for now in dict.fromkeys(states))
-            lines.append(Line(f"{len(states)} of {len(replicas)} replicas {words}: {each}", mood))
+            said = f"{len(states)} of {len(replicas)} replicas {words[len(states) > 1]}: {each}"
+            lines.append(Line(plain(said), mood))
     ill = [sidecar for sidecar in page["sidecars"] if sidecar["problem"]]
     lines += [
         Line(f"sidecar {plain(each['url'])}: {plain(each['problem'])}", "bad")
@@ -68,6 +75,11 @@ def problems(since: Since) -> list[Line]:
     ]
     if ill[_FEW:]:
         lines.append(Line(f"and {len(ill) - _FEW} more sidecars with a problem", "bad"))
+    lines += [
+        Line(f"{plain(each['source'])}: {plain(each['problem'])}", "mild")
+        for each in page["sources"]
+        if each["problem"]
+    ]
     if page["routing_by"] == "own_counts" and page["sidecars"]:
         lines.append(Line("no sidecar speaks for any replica: by own counts of requests", "mild"))
     if silent := page.get("workers_silent"):

@@ -9,8 +9,10 @@ Rules
   those beyond are dropped, and no request is held up; a stop waits `CLOSE_S` for the last ones.
 * A trace that the client has not begun is kept by chance, at `[trace] share`; one that it has, as
   its `traceparent` says.
+* OpenTelemetry's own words about a field that it cannot read hold the field: they are not logged.
 """
 
+import logging
 import threading
 from collections.abc import Callable
 from importlib import import_module
@@ -30,6 +32,8 @@ _NEEDED: Final = (
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "opentelemetry.sdk.trace.export",
 )
+_TELL_FIELDS: Final = ("opentelemetry.trace.span", "opentelemetry.trace.propagation.tracecontext")
+"""Loggers."""
 _MISSING: Final = 'wanted opentelemetry beside it: pip install "ullage[router,otel]"'
 
 
@@ -126,6 +130,8 @@ def tracing(processor: Any, share: float) -> Tracing:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
+    for name in _TELL_FIELDS:
+        logging.getLogger(name).setLevel(logging.ERROR)
     provider = TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(share)),
         resource=Resource.create({"service.name": "ullage-router"}),

@@ -5,7 +5,8 @@ Rules
   model whose replicas are full holds up no other, and a long prompt no short one.
 * While any waits, a look every 20 ms lets them go in order, to whom the router then chooses for
   each: at most one for each replica with headroom, so that the first one that breathes again is
-  not flooded before its next snapshot. A lane for which nobody was found is passed over.
+  not flooded before its next snapshot. Of a lane, a few for which nobody was found are passed over:
+  one that wants more than there is must not hold up those that want less.
 * Whoever has waited `max_wait_s`, finds no place, or loses it is refused, with a Retry-After by how
   fast requests end here. A client that has gone is out at once.
 * One line says that an overload began, and one that it ended; none for each request.
@@ -29,6 +30,7 @@ from ullage_shared.log import line
 _log: Final = logging.getLogger("ullage.router")
 _OPEN: Final = State.OPEN  # On each request's path: to look it up in the enum takes as long again.
 LOOK_EVERY_S: Final = 0.02
+MOST_PASSED: Final = 8
 WAIT_BOUNDS: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 2.1)
 
 
@@ -227,23 +229,23 @@ class WaitingRoom:
 
     def _release(self) -> None:
         """Let go whom there is headroom for. O(those that wait)."""
-        of_all = self._breathing(None) if self._line else 0
         of_lane: dict[Hashable, int] = {}
+        passed: Counter[Hashable] = Counter()
+        of_all, went = self._breathing(None) if self._line else 0, 0
         for ticket in list(self._line):
-            if of_all <= 0:
-                return
             lane, guest = ticket.lane, ticket.item
             if lane not in of_lane:
                 of_lane[lane] = self._breathing(lane)
-            if of_lane[lane] <= 0:
+                of_all = max(of_all, of_lane[lane])
+            if of_lane[lane] <= 0 or went >= of_all or passed[lane] >= MOST_PASSED:
                 continue
             if guest.go() is None:
                 self._take_out(guest)
                 self.released += 1
-                of_all -= 1
                 of_lane[lane] -= 1
+                went += 1
             else:
-                of_lane[lane] = 0
+                passed[lane] += 1
 
     # The overload
 

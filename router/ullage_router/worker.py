@@ -23,10 +23,10 @@ from typing import Final, NamedTuple, Self
 
 import msgspec
 
-from ullage_router.background import in_background
 from ullage_router.config import Config
 from ullage_router.serve import Service, service
 from ullage_shared.address import Address, parse_listen
+from ullage_shared.background import in_background
 from ullage_shared.config import ConfigError
 from ullage_shared.log import Line, line
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final
 
 from ullage_router.aggregate import Families, total
-from ullage_router.background import in_background
 from ullage_router.config import Config
 from ullage_router.worker import (
     ALIVE_ORDER,
@@ -29,6 +28,7 @@ from ullage_router.worker import (
     Place,
     config_order,
 )
+from ullage_shared.background import in_background
 from ullage_shared.log import line
 
 _log: Final = logging.getLogger("ullage.router")

@@ -12,7 +12,9 @@ from typing import Final, NamedTuple, cast
 import aiohttp
 import msgspec
 
+from ullage_shared.address import without_password
 from ullage_shared.peer import TooLargeError, read_limited, why_unreachable
+from ullage_shared.plain import plain
 from ullage_shared.printed import changed, printed, toml
 
 IN_ORDER: Final = 0
@@ -25,7 +27,8 @@ EPILOG: Final = """\
 --print writes a whole file: every key, what it means and its default. A key that
 has its default stands behind #. Without FILE and flags it is one to begin with.
 exit status: 0 in order, 1 somebody whom --connect asked does not answer,
-  2 wrong configuration (every fault is a line on standard error)"""
+  2 wrong configuration: a line on standard error for each fault, those of one kind
+  at a time (keys and values; then addresses, and what is at odds; then files)"""
 
 
 def add_flags(command: argparse.ArgumentParser) -> None:
@@ -85,13 +88,17 @@ class Asked(NamedTuple):
 
 def say_asked(asked: Iterable[Asked], *, as_comment: bool) -> int:
     """Say who answered; the exit status. `as_comment`: what is printed is TOML."""
-    rows = list(asked)
+    rows = [row._replace(who=_shown(row.who), said=_shown(row.said)) for row in asked]
     begun = "# " if as_comment else ""
     width = max((len(row.who) for row in rows), default=0)
     for row in rows:
         mark = "answers" if row.well else "FAILS"
         print(f"{begun}{row.who:<{width}}  {mark}: {row.said}")
     return IN_ORDER if all(row.well for row in rows) else NO_ANSWER
+
+
+def _shown(text: str) -> str:
+    return plain(without_password(text))
 
 
 class PeerError(Exception):

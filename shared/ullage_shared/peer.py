@@ -16,21 +16,26 @@ class TooLargeError(ValueError):
     """The peer's fault: its answer, or a line of it, is larger than `MOST_BYTES`."""
 
 
-async def read_limited(content: _Content) -> bytes:
-    """A whole body. Raises `TooLargeError`, once that much has come."""
+async def read_limited(content: _Content, most_bytes: int | None = None) -> bytes:
+    """A whole body. Raises `TooLargeError`, once more than that has come; None: `MOST_BYTES`."""
+    most_bytes = MOST_BYTES if most_bytes is None else most_bytes
     body = bytearray()
     async for piece in content.iter_any():
         body += piece
-        if len(body) > MOST_BYTES:
-            raise TooLargeError(f"its answer is larger than {MOST_BYTES} bytes")
+        if len(body) > most_bytes:
+            raise TooLargeError(f"its answer is larger than {most_bytes} bytes")
     return bytes(body)
 
 
-async def lines(content: _Content) -> AsyncGenerator[list[bytes], None]:
+async def lines(
+    content: _Content, most_bytes: int | None = None
+) -> AsyncGenerator[list[bytes], None]:
     """The whole lines of a body, without their ends: each time all that have come by then.
 
-    What has no end is no line. Raises `TooLargeError`, once that much has come without one.
+    What has no end is no line. Raises `TooLargeError`, once more than that has come without one;
+    None: `MOST_BYTES`.
     """
+    most_bytes = MOST_BYTES if most_bytes is None else most_bytes
     rest = bytearray()
     async for piece in content.iter_any():
         whole, end, begun = piece.rpartition(b"\n")
@@ -38,8 +43,8 @@ async def lines(content: _Content) -> AsyncGenerator[list[bytes], None]:
             yield bytes(rest + whole).split(b"\n")
             rest.clear()
         rest += begun
-        if len(rest) > MOST_BYTES:
-            raise TooLargeError(f"a line of its answer is larger than {MOST_BYTES} bytes")
+        if len(rest) > most_bytes:
+            raise TooLargeError(f"a line of its answer is larger than {most_bytes} bytes")
 
 
 def why_unreachable(error: OSError) -> str:

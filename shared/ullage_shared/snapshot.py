@@ -23,6 +23,10 @@ WATCH: Final = "watch"
 """Asks for the document a line at a time, as it changes. Who does not offer that sends it once."""
 INTERVAL: Final = "interval_ms"
 """Beside it: a line is wanted this often at least; an empty one where nothing has changed."""
+SPACING: Final = "spacing_ms"
+"""Beside it: no two lines are wanted within this."""
+INTERVAL_HEADER: Final = "Ullage-Interval-Ms"
+"""Of an answer to it: how often lines come at least, where that is not as was asked for."""
 LINES_TYPE: Final = "application/x-ndjson"
 """The content type that says so."""
 
@@ -122,7 +126,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     """Where it stands in its life."""
     reason: str
-    """Why the state is not `serving`, the score unknown, or the warm-up given up; else empty."""
+    """Why the state is not `serving`, the score unknown, or the warm-up given up; and that it has
+    work without a step for a while, drained or not. Else empty."""
     capacity_score: Ratio | None
     """Headroom for a request of the mixed class: 0 full, 1 empty."""
     free_block_ratio: Ratio | None

@@ -20,6 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     words = sys.argv[1:] if argv is None else list(argv)
     module = COMMANDS.get(words[0]) if words else None
+    if words and module is None and not words[0].startswith("-"):
+        return start.no_such("ullage-sidecar", words[0], COMMANDS)
     return start.run("ullage-sidecar", "sidecar", module or "ullage_sidecar.run", words)
 
 

@@ -1,7 +1,8 @@
 """`ullage-sidecar check`: is this configuration in order, what would be in force, who answers?
 
 It reads what a start would read, and the files that are read later (authorities, API keys), and
-says all that is wrong. With `--connect` it also asks each engine's `/health` once.
+says what is wrong: all faults of one kind at a time (keys and values, then files). With `--connect`
+it also asks each engine's `/health` once.
 
 Exit status: see `ullage_shared.check`.
 """

@@ -116,9 +116,15 @@ def _what_is_left(rows: Sequence[Row]) -> str:
     return "; ".join(
         f"{row.engine}: its plugin is silent, so nobody knows what runs"
         if row.running is None or row.waiting is None
-        else f"{row.engine}: {row.running} requests run, {row.waiting} wait"
+        else f"{row.engine}: {row.running} requests run, {row.waiting} wait{_besides(row)}"
         for row in busy
     )
+
+
+def _besides(row: Row) -> str:
+    """What is said of a drained engine but that it is drained."""
+    also = row.reason.partition("; ")[2]
+    return f"; it {also}" if also.startswith("has work") else ""
 
 
 class _Sidecar:

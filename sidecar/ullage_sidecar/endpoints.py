@@ -8,15 +8,17 @@ GET /healthz         200 as long as this process runs, and how many engines it h
 GET /metrics         Prometheus
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
 from ullage_shared import snapshot
+from ullage_shared.answers import JSON, Answer, metrics, response, snapshots
+from ullage_shared.watch import Watched, Watchers
 from ullage_sidecar.core.assess import Assessment
 from ullage_sidecar.core.engine import Engine
 from ullage_sidecar.core.named import named, servers
@@ -26,19 +28,8 @@ from ullage_sidecar.node import Node
 from ullage_sidecar.publisher import Published
 from ullage_sidecar.recorder import PATH as STEPS_PATH
 from ullage_sidecar.recorder import Recorded, Recorder
-from ullage_sidecar.watch import Watched, Watchers
 
-JSON: Final = "application/json"
 ORCA_PATH: Final = "/v1/orca"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An HTTP response, before anybody sends it."""
-
-    status: int
-    body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -51,16 +42,6 @@ class Served:
     agent_checks_misnamed: int = 0
     watched: Watched = field(default_factory=Watched)
     recorded: Recorded = field(default_factory=Recorded)
-
-
-def snapshots(published: Published, if_none_match: str | None) -> Answer:
-    """The document, or 304 if the asker has it. A copy may be kept, but not used unasked."""
-    etag = f'"{published.seq:x}"'
-    headers = {"ETag": etag, "Cache-Control": "no-cache"}
-    known = [tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")]
-    if etag in known or "*" in known:
-        return Answer(304, headers=headers)
-    return Answer(200, published.body, {**headers, "Content-Type": JSON})
 
 
 def orca(published: Published, asked: str) -> Answer:
@@ -83,11 +64,6 @@ def healthz(engines: Iterable[tuple[Engine, Assessment]], version: str) -> Answe
         "engines": {name: assessment.state for name, assessment in judged.items()},
     }
     return Answer(200, msgspec.json.encode(body), {"Content-Type": JSON})
-
-
-def metrics(registry: CollectorRegistry) -> Answer:
-    """Everything countable, as Prometheus text."""
-    return Answer(200, generate_latest(registry), {"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def application(
@@ -114,16 +90,16 @@ def application(
             served.not_modified += 1
         else:
             served.full += 1
-        return _response(answer)
+        return response(answer)
 
     async def get_orca(request: web.Request) -> web.Response:
-        return _response(orca(node.published(clock(), wall()), request.match_info.get("name", "")))
+        return response(orca(node.published(clock(), wall()), request.match_info.get("name", "")))
 
     async def get_healthz(_: web.Request) -> web.Response:
-        return _response(healthz(node.assessed(clock()), version))
+        return response(healthz(node.assessed(clock()), version))
 
     async def get_metrics(_: web.Request) -> web.Response:
-        return _response(metrics(registry))
+        return response(metrics(registry))
 
     app = web.Application()
     app.on_shutdown.append(let_go)
@@ -134,7 +110,3 @@ def application(
     app.router.add_get("/healthz", get_healthz)
     app.router.add_get("/metrics", get_metrics)
     return app
-
-
-def _response(answer: Answer) -> web.Response:
-    return web.Response(status=answer.status, body=answer.body, headers=answer.headers)

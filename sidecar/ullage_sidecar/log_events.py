@@ -15,7 +15,6 @@ EVENTS: Final[Mapping[str, str]] = {
     "unmatched": "A vLLM speaks whose name no `[[engine]]` has.",
     "two_servers_of_one_name": "Two vLLM servers go by one name: one of them is ignored.",
     "malformed": "Something came that no plugin of this version sends.",
-    "watcher_cut_off": "A reader of `?watch` took nothing for 5 s.",
     "agent_check_misnamed": "HAProxy asks for an engine that is not there.",
     "was_away": "The sidecar itself was stopped, or got no CPU, for so long.",
     "drains_not_kept": "What is drained cannot be written down: a restart would forget it.",

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ullage_shared.snapshot import SCHEMA, Document, Snapshot, encode
+from ullage_shared.watch import RENDER_EVERY_S
 from ullage_sidecar.config import Config
 from ullage_sidecar.core.assess import assess
 from ullage_sidecar.core.change import has_only_stepped
@@ -22,7 +23,6 @@ from ullage_sidecar.core.engine import Engine
 from ullage_sidecar.core.render import label, render, sequenced
 from ullage_sidecar.told import Told
 
-RENDER_EVERY_S: Final = 0.02
 JUDGE_EVERY_S: Final = 0.1
 """More is cheaper: while one of many engines is restless, a document is rendered every 20 ms."""
 

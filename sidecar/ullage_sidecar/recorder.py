@@ -19,8 +19,8 @@ from typing import Final
 
 from aiohttp import web
 
+from ullage_shared.watch import say_goodbye
 from ullage_sidecar.channel import DatagramError, whole
-from ullage_sidecar.watch import say_goodbye
 
 PATH: Final = "/v1/steps"
 MOST: Final = 4

@@ -18,6 +18,11 @@ from ullage_router.metrics import RouterCollector
 from ullage_router.overview import own_metrics
 from ullage_router.pace import Pace
 from ullage_router.router import Router
+from ullage_shared.aggregator import config as aggregator
+from ullage_shared.aggregator.metrics import AggregatorCollector
+from ullage_shared.aggregator.serve import Aggregator
+from ullage_shared.discovery.listing import Listing, Seeker
+from ullage_shared.discovery.source import parse_source
 from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.endpoints import Served
 from ullage_sidecar.metrics import NodeCollector
@@ -35,10 +40,32 @@ def router_families() -> list[Metric]:
         try:
             async with aiohttp.ClientSession() as session:
                 feeds = {SIDECAR: SidecarFeed(router, session, SIDECAR, Pace())}
-                collector = RouterCollector(router, proxy, feeds)
+                listing = Listing("sidecars", lambda: None)
+                source = parse_source("file:/etc/ullage/sidecars.yml")
+                listing.seekers[source.text] = Seeker(source, listing.name, lambda: None)
+                collector = RouterCollector(router, proxy, feeds, [listing])
                 return [*collector.collect(), *own_metrics(0, 0, 0)]
         finally:
             proxy.close()
+
+    return asyncio.run(made())
+
+
+def aggregator_families() -> list[Metric]:
+    """Those of an aggregator with a sidecar."""
+
+    async def made() -> list[Metric]:
+        config = aggregator.Config(node="agg", sidecars=(SIDECAR,))
+        async with aiohttp.ClientSession() as session:
+            it = Aggregator(config, session)
+            source = parse_source("file:/etc/ullage/sidecars.yml")
+            it.listing.seekers[source.text] = Seeker(source, it.listing.name, lambda: None)
+            collector = AggregatorCollector(
+                it.table, it.feeds, it.listing, it.served, "0", time.monotonic
+            )
+            families = list(collector.collect())
+            await it.feeds.stop()
+            return families
 
     return asyncio.run(made())
 

@@ -18,10 +18,12 @@ from prometheus_client import Metric
 
 import ullage_router.config
 import ullage_router.log_events
+import ullage_shared.aggregator.config
+import ullage_shared.aggregator.log_events
 import ullage_shared.log_events
 import ullage_sidecar.config
 import ullage_sidecar.log_events
-from exposed import router_families, sidecar_families
+from exposed import aggregator_families, router_families, sidecar_families
 from ullage_router.core.decide import Why
 from ullage_shared.config import keys
 from ullage_shared.snapshot import Snapshot
@@ -104,7 +106,7 @@ def _events() -> str:
     rows = [
         (
             f"`{event}`",
-            "both" if who == "shared" else who,
+            "several" if who == "shared" else who,
             ", ".join(sorted(logged[event, who])),
             meaning,
         )
@@ -117,6 +119,7 @@ def _events() -> str:
 EVENTS: Final = {
     "router": ullage_router.log_events.EVENTS,
     "sidecar": ullage_sidecar.log_events.EVENTS,
+    "aggregator": ullage_shared.aggregator.log_events.EVENTS,
     "shared": ullage_shared.log_events.EVENTS,
 }
 """By the package that logs them."""
@@ -135,8 +138,12 @@ def events() -> dict[tuple[str, str], set[str]]:
     """The levels of every event that the code logs, by event and package."""
     found: dict[tuple[str, str], set[str]] = {}
     root = Path(__file__).parents[2]
+    aggregator = root / "shared" / "ullage_shared" / "aggregator"
     for who in EVENTS:
-        for path in (root / who).rglob("*.py"):
+        folder = aggregator if who == "aggregator" else root / who
+        for path in folder.rglob("*.py"):
+            if who == "shared" and path.is_relative_to(aggregator):
+                continue
             for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if not isinstance(call, ast.Call) or not call.args:
                     continue
@@ -168,8 +175,10 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "sidecar keys": _sidecar_keys,
     "snapshot": _snapshot,
     "log lines": _events,
+    "aggregator keys": lambda: key_table(ullage_shared.aggregator.config.Config),
     "router metrics": lambda: metric_table(router_families()),
     "sidecar metrics": lambda: metric_table(sidecar_families()),
+    "aggregator metrics": lambda: metric_table(aggregator_families()),
 }
 
 

@@ -8,9 +8,11 @@ import pytest
 import tables
 import ullage_router.__main__
 import ullage_router.cli
+import ullage_shared.aggregator.__main__
 import ullage_sidecar.__main__
 import ullage_sidecar.config
 
+COMMANDS = [ullage_router.__main__, ullage_sidecar.__main__, ullage_shared.aggregator.__main__]
 README = Path(__file__).parents[2] / "README.md"
 
 
@@ -37,9 +39,10 @@ def test_every_event_that_the_code_logs_is_described_and_no_other():
     assert all(logged.values()), "an event without a level"
 
 
-@pytest.mark.parametrize("command", [ullage_router.__main__, ullage_sidecar.__main__])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_the_readme_shows_only_flags_that_exist(command, capsys):
-    name = command.__name__.partition(".")[0].replace("_", "-")
+    name = command.__name__.split(".")[-2].replace("_", "-")
+    name = name if name.startswith("ullage-") else f"ullage-{name}"
     shown = {}
     for line in README.read_text(encoding="utf-8").splitlines():
         if line.startswith(f"{name} "):
@@ -54,7 +57,7 @@ def test_the_readme_shows_only_flags_that_exist(command, capsys):
         assert flags <= offered, subcommand
 
 
-@pytest.mark.parametrize("command", [ullage_router.__main__, ullage_sidecar.__main__])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_names_every_subcommand_and_the_exit_status(command, capsys):
     with pytest.raises(SystemExit):
         command.main(["--help"])

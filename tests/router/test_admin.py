@@ -241,7 +241,7 @@ async def test_the_admin_port_serves_every_page() -> None:
 
 def test_an_empty_fleet_is_an_empty_table() -> None:
     page = replicas_page(Router(Fleet(), Rules(), Random(1)), {}, 0.0)
-    assert page == {"routing_by": "no_replica", "replicas": [], "sidecars": []}
+    assert page == {"routing_by": "no_replica", "replicas": [], "sidecars": [], "sources": []}
 
 
 def test_every_standing_that_bars_a_replica_has_words() -> None:

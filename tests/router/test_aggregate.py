@@ -74,6 +74,13 @@ def test_only_metrics_that_exist_are_declared_to_be_views() -> None:
     assert {P + name for name in HELP} | of_the_process >= LARGEST
 
 
+def test_ways_of_routing_are_not_added_up() -> None:
+    """As many workers as there are may be of one mind: it is 1 all the same."""
+    by = (("by", "score"),)
+    told = {f"{P}routing_by": Family("gauge", "", {(f"{P}routing_by", by): 1.0})}
+    assert value(merge([told, told]), "routing_by", by="score") == 1.0
+
+
 def test_of_workers_started_at_different_times_the_latest_start_counts() -> None:
     """The sum of two would lie in a far future."""
     name = "process_start_time_seconds"
@@ -148,7 +155,7 @@ def row(url: str = "http://a:1", **changes: object) -> dict[str, object]:
 
 def replicas_of(*rows: dict[str, object], routing_by: str = "score", problem: str = "") -> dict:
     sidecar = {"url": "http://s:1", "problem": problem, "faults": []}
-    return {"routing_by": routing_by, "replicas": list(rows), "sidecars": [sidecar]}
+    return {"routing_by": routing_by, "replicas": list(rows), "sidecars": [sidecar], "sources": []}
 
 
 def test_a_row_is_the_latest_view_with_the_counts_of_all() -> None:

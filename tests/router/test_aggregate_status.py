@@ -52,6 +52,7 @@ def page(*rows: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "routing_by": "score",
         "replicas": list(rows),
         "sidecars": [],
+        "sources": [],
         "recent": [],
     }
     for name, value in changes.items():

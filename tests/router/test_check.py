@@ -1,6 +1,8 @@
 """`ullage-router check`: all that is wrong, what would be in force, and who answers."""
 
 import asyncio
+import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -75,6 +77,27 @@ def test_what_is_printed_is_a_file_that_is_in_order(
     assert main(["check", str(file)]) == 0
 
 
+@pytest.mark.parametrize(
+    ("listen", "admin", "status"),
+    [
+        ("127.0.0.1:80", "127.0.0.1:80", 2),
+        ("0.0.0.0:80", "127.0.0.1:80", 2),
+        ("[::1]:80", "[::]:80", 2),
+        ("0.0.0.0:80", "[::1]:80", 0),
+        ("127.0.0.1:80", "127.0.0.2:80", 0),
+        ("127.0.0.1:80", "127.0.0.1:81", 0),
+        ("127.0.0.1:0", "127.0.0.1:0", 0),
+    ],
+)
+def test_clients_and_operators_cannot_come_to_one_address(
+    listen: str, admin: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--sidecar", SIDECAR, "--listen", listen, "--admin", admin]
+    assert main(["check", *words]) == status
+    wanted = f"admin = '{admin}': wanted another port than listen has (command line)"
+    assert (wanted in capsys.readouterr().err) == (status == 2)
+
+
 def test_without_file_and_flags_there_is_nothing_to_be_in_order(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -108,6 +131,20 @@ async def test_everybody_is_asked_once_and_those_that_sidecars_publish_too(
         assert f"replica {url}  answers: /health says 200\n" in said
 
 
+async def test_sources_are_looked_at_and_whom_they_name_is_asked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file, none = tmp_path / "s.json", tmp_path / "none.yml"
+    async with SidecarStandIn(document()) as sidecar:
+        file.write_text(json.dumps([{"targets": [sidecar.url]}]))
+        words = ["check", "--connect", "--sidecar", f"file:{file}", "--replica", f"file:{none}"]
+        assert await asyncio.to_thread(main, words) == 1
+        assert sidecar.looks == 1
+    said = capsys.readouterr().out
+    assert re.search(rf"^file:{file} +answers: 1 sidecars$", said, re.M)
+    assert f"FAILS: {none}: no such file\n" in said
+
+
 async def test_who_fails_is_named_with_the_reason_and_the_status_is_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,3 +169,19 @@ async def test_who_fails_is_named_with_the_reason_and_the_status_is_1(
         "Connection refused",
         "/health says 503",
     ]
+
+
+async def test_what_a_sidecar_says_stays_in_its_line_and_shows_no_password(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    evil = 'n/\x1b[2J\nadmin = "0.0.0.0:9401"\n#'
+    url = "http://me:secret@127.0.0.1:1"
+    async with SidecarStandIn(document(snapshot(url, 0.9, id=evil))) as sidecar:
+        words = ["check", "--print", "--sidecar", sidecar.url]
+        await asyncio.to_thread(main, words)
+        file = tomllib.loads(capsys.readouterr().out)
+        await asyncio.to_thread(main, [*words, "--connect"])
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert "secret" not in said
+    assert tomllib.loads(said) == file

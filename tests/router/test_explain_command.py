@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +14,15 @@ import pytest
 from explained_site import Site, site
 from mission import AS_ASKED
 from scripted_backend import refusing_url
+from ullage_router import explain_command
 from ullage_router.__main__ import main
 from ullage_router.core.decide import Why
 from ullage_router.core.policy import Policy, Way
 from ullage_router.core.rules import Rules
 from ullage_router.explain_command import WORDS, told
 
+EVIL = "gpu\x1b]0;owned\x07\x1b[2J\nb would get it/\x9b31m"
+STATUS = '{"replicas": []}'
 LEAST_WAIT = Rules(Policy(way=Way.LEAST_WAIT))
 
 
@@ -39,9 +43,11 @@ async def test_it_says_who_and_why_with_the_figures_of_all_and_who_is_left_out(
         assert await explain(it, "--prompt", "Tell me of ullage. " * 20) == 0
         assert all(not replica.requests for replica in it.replicas)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"{chosen} would get it: the least wait is expected there")
+    assert lines[0].startswith(
+        f"{chosen} would get it: drawn among the shortest waits: nobody knows"
+    )
     assert lines[2].startswith("The request: about 102 prompt tokens (short)")
-    heads = ["replica", "wait", "s", "uncached", "score", "effective", "trend", "odds"]
+    heads = ["replica", "wait_s", "uncached_tokens", "score", "effective", "trend", "odds"]
     assert lines[4].split() == heads
     assert sum(line.startswith(f">  {chosen} ") for line in lines) == 1
     assert lines[-2] == "Left out:"
@@ -130,3 +136,69 @@ def test_what_is_not_known_is_left_out() -> None:
         "   replica  score",
         ">  a          0.5",
     ]
+
+
+def test_the_chance_of_the_drawn_one_is_told_unless_it_was_as_good_as_sure() -> None:
+    def first(odds: float, **more: float) -> str:
+        row = {"replica": "a", "home": False, "odds": odds, **more}
+        return next(iter(told(PAGE | {"why": "wait", "candidates": [row]})))
+
+    assert " those that have more to do (drawn at 7 %)." in first(0.07, wait_s=0.1)
+    assert "drawn at" not in first(0.99, wait_s=0.1)
+    assert "drawn at" not in first(0.07)
+
+
+def test_nothing_that_a_terminal_obeys_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"replica": EVIL, "home": False, "score": 0.5}
+    page = PAGE | {"replica": EVIL, "candidates": [row], "left_out": {EVIL: EVIL}}
+    page["request"] = {**PAGE["request"], "model": EVIL, "size": EVIL}
+    lines = list(told(page))
+    assert len(lines) == len(list(told(PAGE))) + 3
+    assert all(line.isprintable() for line in lines)
+    refusal = orjson.dumps({"error": {"message": EVIL}})
+    monkeypatch.setattr(explain_command, "fetch", lambda *_: (503, refusal))
+    assert main(["explain"]) == 1
+    assert capsys.readouterr().err.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize(
+    "page", [b"rubbish", b"[]", b'{"replica": "a"}', b'{"replica": 1, "why": 2, "candidates": [3]}']
+)
+@pytest.mark.parametrize("status", [200, 503])
+def test_a_page_of_another_version_is_one_line(
+    status: int, page: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(explain_command, "fetch", lambda *_: (status, page))
+    assert main(["explain"]) == 1
+    assert "is another version" in capsys.readouterr().err
+
+
+def test_what_is_no_utf_8_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), encoding="utf-8"))
+    for words in (["--prompt", "-"], ["--prompt", "\udcff"], ["--model", "\udcff"]):
+        assert main(["explain", *words]) == 2
+        assert capsys.readouterr().err.endswith("model or prompt is not text in UTF-8\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "page"), [("explain", orjson.dumps(PAGE).decode()), ("top --json", STATUS)]
+)
+def test_a_full_standard_output_is_one_line(command: str, page: str) -> None:
+    """To be had without a disk."""
+    script = (
+        "import sys, ullage_router.top as top, ullage_router.explain_command as explain\n"
+        f"top.fetch = explain.fetch = lambda *_: (200, {page!r}.encode())\n"
+        "from ullage_router.__main__ import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", script, *command.split()],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    said = f"ullage-router {command.split()[0]}: standard output: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (1, said)

@@ -17,10 +17,11 @@ from ullage_router.core.decide import Why
 from ullage_router.core.fleet import fleet_of
 from ullage_router.core.lineup import Standing, stand
 from ullage_router.core.rules import Rules
-from ullage_router.feed import Poll, SidecarFeed
+from ullage_router.feed import SidecarFeed
 from ullage_router.pace import Pace
 from ullage_router.replicas import replicas_page
 from ullage_router.router import Router
+from ullage_shared.feed import Poll
 from ullage_shared.snapshot import SCHEMA, State, encode
 
 A, B = "http://127.0.0.1:8001", "http://127.0.0.1:8002"
@@ -241,7 +242,7 @@ async def test_a_sidecar_that_is_gone_removes_nothing() -> None:
 
 async def test_a_sidecar_that_hangs_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """Report 19, for sidecars."""
-    monkeypatch.setattr("ullage_router.feed._TIMEOUT_S", 0.5)
+    monkeypatch.setattr("ullage_shared.feed._TIMEOUT_S", 0.5)
     router = new_router()
     async with (
         SidecarStandIn(document(snapshot(A))) as hangs,
@@ -282,7 +283,7 @@ async def test_problems_are_logged_when_they_begin_and_end_not_each_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     router = new_router()
-    with caplog.at_level("INFO", logger="ullage.router"):
+    with caplog.at_level("INFO", logger="ullage"):
         async with (
             SidecarStandIn(b"rubbish") as sidecar,
             feeding(router, sidecar.url) as (feed,),

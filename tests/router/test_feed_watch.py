@@ -11,15 +11,17 @@ import pytest
 from data_plane import eventually
 from scripted_backend import Backend, Call, Received, answering, chunk, chunked_head, response
 from serving import serving
+from sidecar_stand_in import SidecarStandIn
 from snapshots import document, snapshot
 from ullage_router.config import Config
 from ullage_router.core.fleet import fleet_of
 from ullage_router.core.rules import Rules
-from ullage_router.feed import Poll, SidecarFeed
+from ullage_router.feed import SidecarFeed
 from ullage_router.pace import Pace
 from ullage_router.router import Router
 from ullage_shared import peer
-from ullage_shared.snapshot import LINES_TYPE, State, encode
+from ullage_shared.feed import Poll
+from ullage_shared.snapshot import INTERVAL_HEADER, LINES_TYPE, State, encode
 
 A, B = "http://127.0.0.1:8001", "http://127.0.0.1:8002"
 HEAD = chunked_head([(b"Content-Type", LINES_TYPE.encode())])
@@ -195,7 +197,7 @@ async def test_a_line_without_end_does_not_fill_the_memory(monkeypatch: pytest.M
 
 
 async def test_a_watch_that_falls_silent_is_asked_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ullage_router.feed._TIMEOUT_S", 0.2)
+    monkeypatch.setattr("ullage_shared.feed._TIMEOUT_S", 0.2)
     async with watching(pushing(line(0.9)), SHORT_S) as (router, feed, sidecar):
         await eventually(lambda: feed.polls[Poll.TIMEOUT])
         assert feed.problem == "no line within 0.2 s"
@@ -204,12 +206,52 @@ async def test_a_watch_that_falls_silent_is_asked_for_anew(monkeypatch: pytest.M
 
 
 async def test_a_long_interval_is_waited_for_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ullage_router.feed._TIMEOUT_S", 0.1)
+    monkeypatch.setattr("ullage_shared.feed._TIMEOUT_S", 0.1)
     texts = [line(0.9), 0.25, b"\n", 0.25, b"\n"]
     async with watching(pushing(*texts), 0.1) as (_, feed, sidecar):
         await eventually(lambda: feed.polls[Poll.UNCHANGED] == 2)
         assert sidecar.connections == 1
         await eventually(lambda: feed.problem == "no line within 0.3 s")
+
+
+@pytest.mark.parametrize(
+    ("told", "waited"), [(b"200", "0.6"), (b"1", "0.3"), (b"soon", "0.3"), (b"999999999", "0.3")]
+)
+async def test_who_says_that_its_lines_come_less_often_is_waited_for_so_much_longer(
+    monkeypatch: pytest.MonkeyPatch, told: bytes, waited: str
+) -> None:
+    monkeypatch.setattr("ullage_shared.feed._TIMEOUT_S", 0.1)
+    head = chunked_head([(b"Content-Type", LINES_TYPE.encode()), (INTERVAL_HEADER.encode(), told)])
+
+    async def script(call: Call) -> None:
+        await call.read_request()
+        await call.send(head + chunk(line(0.9)))
+        await call.gone()
+
+    async with watching(script, 0.1) as (_, feed, _):
+        await eventually(lambda: feed.problem == f"no line within {waited} s")
+
+
+async def test_a_watch_that_is_not_heard_is_lost_once_and_others_may_speak_then() -> None:
+    """Two tell of A: see `core/test_two_sources.py`."""
+    async with (
+        SidecarStandIn(document(snapshot(A, 0.9))) as dies,
+        Backend(pushing(line(0.9), 0.3, line(0.5, seq=2))) as lives,
+        aiohttp.ClientSession() as session,
+    ):
+        router, pace = Router(fleet_of([]), Rules(), Random(1)), Pace()
+        feeds = [SidecarFeed(router, session, each.url, pace) for each in (dies, lives)]
+        tasks = [asyncio.ensure_future(feeds[0].run(SHORT_S))]
+        await eventually(lambda: score_of(router))
+        tasks.append(asyncio.ensure_future(feeds[1].run(LONG_S)))
+        await eventually(lambda: feeds[1].polls)
+        assert router.fleet.replicas[A].source == dies.url
+        await dies.stop()
+        await eventually(lambda: score_of(router) == 0.5)
+        assert router.fleet.replicas[A].source == lives.url
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_a_sidecar_that_ends_its_watch_is_asked_again_and_has_done_nothing_wrong(
@@ -255,7 +297,7 @@ async def test_who_refuses_a_watch_is_polled_and_asked_for_none_for_a_while(
     def answer(request: Received) -> bytes:
         return response(b"no", status) if b"watch" in request.target else response(line(0.9))
 
-    monkeypatch.setattr("ullage_router.feed._REFUSED_FOR_S", 0.2)
+    monkeypatch.setattr("ullage_shared.feed._REFUSED_FOR_S", 0.2)
     async with watching(answering(answer), SHORT_S) as (router, feed, sidecar):
         await eventually(lambda: feed.polls[Poll.NEW] >= 4)
         assert score_of(router) == 0.9

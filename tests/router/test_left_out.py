@@ -13,7 +13,7 @@ from ullage_router.core.breaker import Event
 from ullage_router.core.rules import Rules
 from ullage_router.explain import Reasons
 from ullage_router.router import Router
-from ullage_shared.snapshot import State
+from ullage_shared.snapshot import Parts, State
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,8 @@ def test_each_replica_that_is_left_out_says_why() -> None:
     router, clock = router_with(
         snapshot(A, 0.9, id="a"),
         snapshot(B, 0.15, id="b"),
-        snapshot(C, 0.9, id="c", state=State.WARMING),
+        snapshot(C, 0.9, id="c", state=State.WARMING, reason="dummy 2 of 3"),
+        snapshot("http://h:8000", 0.9, id="h", state=State.DRAINING),
         snapshot(D, 0.9, id="d"),
         snapshot(E, 0.9, id="e"),
         snapshot(F, 0.9, id="f", age_s=60.5),
@@ -37,11 +38,12 @@ def test_each_replica_that_is_left_out_says_why() -> None:
     page = told(router, Ask(model="tiny"))
     assert page["left_out"] == {
         "b": "score is not above the floor of 0.15",
-        "c": "it is warming",
+        "c": "it is warming: dummy 2 of 3",
         "d": "failed again and again: out until it has answered a probe",
         "e": "gave no answer, or had no room, a moment ago",
         "f": "its sidecar has been silent for more than 60.0 s",
         "g": "it serves other models",
+        "h": "it is draining",
     }
     assert (page["replica"], [row["replica"] for row in page["candidates"]]) == ("a", ["a"])
     clock.now_s += 1.0
@@ -150,9 +152,12 @@ def test_a_keys_home_is_marked() -> None:
 
 
 def test_one_whose_queue_takes_too_long_is_said_to_have_such_a_queue() -> None:
-    queue = {"waiting": 9, "waiting_depth": 9.0, "prefill_tokens_per_s": 100.0}
+    parts = Parts(free=0.45, running=0.2, waiting=0.0, penalty=0.2, warm_up=1.0)
+    queue = {"waiting": 1, "max_num_seqs": 256, "prefill_tokens_per_s": 200.0, "parts": parts}
     router, _ = router_with(snapshot(A, 0.1, **queue), rules=Rules())
     assert Reasons(router).why_not(router.fleet.replicas[A]) == ""
-    router.in_flight.hold(A, tokens=2_000)
-    assert Reasons(router).why_not(router.fleet.replicas[A]) == "its queue takes longer than 10 s"
+    router.in_flight.hold(A, tokens=3_000)
+    assert Reasons(router).why_not(router.fleet.replicas[A]) == (
+        "it has a queue, and no room for this within 10 s"
+    )
     assert router.breathing(None) == 0

@@ -15,9 +15,10 @@ from ullage_router.core.fleet import fleet_of, hear
 from ullage_router.core.lineup import Standing
 from ullage_router.core.rules import Rules
 from ullage_router.families import HELP
-from ullage_router.feed import Poll, SidecarFeed
+from ullage_router.feed import SidecarFeed
 from ullage_router.pace import Pace
 from ullage_router.router import Router
+from ullage_shared.feed import Poll
 
 SIDECAR = "http://node:9400"
 

@@ -14,12 +14,13 @@ import pytest
 
 from raw_client import Client, CutError, request
 from router_process import router_process
-from scripted_backend import Backend, Call, chunk, chunked_head, response
+from scripted_backend import Backend, Call, answering, chunk, chunked_head, response
 from sidecar_stand_in import SidecarStandIn
 from ullage_shared.address import parse_listen
 
 pytestmark = pytest.mark.slow
 SECRET = b"sk-a-key-of-24-characters"
+TRACE = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 HEADERS = [
     (b"Authorization", b"Bearer " + SECRET),
     (b"Cookie", SECRET),
@@ -49,6 +50,13 @@ REQUESTS = {
     "no host": b"GET /?" + SECRET + b" HTTP/1.1\r\n\r\n",
     "two lengths": ASK.replace(b"\r\n\r\n", b"\r\nContent-Length: 7\r\n\r\n", 1),
     "too large a head": request(headers=[(b"X-Big", SECRET * 4000)]),
+    "a bad trace state": request(headers=[(b"Traceparent", TRACE), (b"Tracestate", SECRET)]),
+    "a long trace state": request(
+        headers=[
+            (b"Traceparent", TRACE),
+            (b"Tracestate", b",".join(b"%b%d=1" % (SECRET, n) for n in range(40))),
+        ]
+    ),
     "another coding": request(headers=[(b"Transfer-Encoding", SECRET)]),
 }
 """Each may end its connection."""
@@ -83,7 +91,7 @@ async def play_at_admin(admin: str) -> None:
                 await session.post(f"http://{admin}{path}", data=BODY, headers=headers)
     for data in REQUESTS.values():
         client = await Client.connect(parse_listen(admin))
-        await ask(client, data)
+        await ask(client, data.replace(b"Host: router.test", b"Host: localhost"))
         client.close()
 
 
@@ -94,9 +102,11 @@ async def test_no_line_holds_a_body_a_key_or_a_header(tmp_path: Path) -> None:
         Backend(replica.script) as one,
         Backend(replica.script) as two,
         SidecarStandIn(b'{"schema": "%b"}' % SECRET) as sidecar,
+        Backend(answering(response(b""))) as collector,
     ):
         replicas = f"replicas = ['{one.url}', '{two.url}']\naccess_log = true\n[breaker]\n"
         replicas += "set_aside_s = 0\neject_after = 100\n"
+        replicas += f"[trace]\notlp = '{collector.url}'\n"
         file.write_text(replicas)
         flags = ("--config", str(file), "--sidecar", sidecar.url, "--log-level", "debug")
         async with router_process(*flags) as router:
@@ -108,7 +118,7 @@ async def test_no_line_holds_a_body_a_key_or_a_header(tmp_path: Path) -> None:
                     client.close()
             for data in REQUESTS.values():
                 client = await Client.connect(router.address)
-                await ask(client, data)
+                await ask(client, data.replace(b"Host: router.test", b"Host: localhost"))
                 client.close()
             await play_at_admin(str(router.admin))
             secret = SECRET.decode()

@@ -17,7 +17,8 @@ from scripted_backend import LAST_CHUNK, Backend, Call, answering, chunk, chunke
 from serving import Serving, serving
 from sidecar_stand_in import SidecarStandIn
 from snapshots import document, snapshot
-from ullage_router.config import Config, Limits, Policy, RetryPolicy, Tls, Trace
+from ullage_router.config import Access, Config, Limits, Policy, RetryPolicy, Tls, Trace
+from ullage_router.http.access import made
 from ullage_router.reload import changes
 from ullage_shared.config import ConfigError
 from ullage_shared.log import Line
@@ -96,6 +97,35 @@ async def test_the_access_log_can_be_turned_on_and_off() -> None:
                 it.service.reload(lambda config=config: config)
                 await (await it.client()).ask(request())
     assert [line.fields["end"] for line in lines] == ["whole"]
+
+
+async def test_keys_are_read_again_and_a_file_at_fault_changes_nothing(tmp_path: Path) -> None:
+    keys, own = tmp_path / "keys", tmp_path / "own"
+    (first, line), (second, other) = made("first"), made("second")
+    keys.write_text(line)
+    own.write_text("of-the-replica")
+
+    async with Backend(answering(response(b"{}"))) as backend:
+        access = Access(keys=str(keys), replica_key=str(own))
+        config = Config(replicas=(backend.url,), access=access)
+        async with serving(config) as it:
+
+            async def may(key: str) -> bool:
+                headers = [(b"Authorization", b"Bearer " + key.encode())]
+                answer = await (await it.client()).ask(request(headers=headers))
+                return answer.status == 200
+
+            assert (await may(first), await may(second)) == (True, False)
+            for text, can in (
+                (other, (False, True)),
+                ("rubbish", (False, True)),
+                (line, (True, False)),
+            ):
+                keys.write_text(text)
+                it.service.reload(lambda: config)
+                assert (await may(first), await may(second)) == can
+        said = {value for asked in backend.requests for value in asked.all(b"authorization")}
+    assert said == {b"Bearer of-the-replica"}  # In the router's own questions for models, too.
 
 
 async def test_a_removed_replica_finishes_what_it_has_and_is_asked_nothing_more() -> None:

@@ -9,20 +9,21 @@ import pytest
 
 from explained_site import COMPLETIONS, keyed, router_with, site
 from mission import BY_SCORE
-from snapshots import snapshot
+from snapshots import document, snapshot
 from ullage_router.config import Limits
 from ullage_router.core.ask import Ask
-from ullage_router.core.fleet import Fleet
+from ullage_router.core.fleet import Fleet, fleet_of, hear
 from ullage_router.core.lineup import Standing
 from ullage_router.core.policy import AffinityPolicy, Policy, Way
 from ullage_router.core.rules import Rules
 from ullage_router.http.proxy import Proxy
+from ullage_router.http.upstream import Failure
 from ullage_router.replicas import replicas_page
 from ullage_router.router import Router
-from ullage_router.status import MOST_HOT, MOST_RECENT, hot_keys, status_page, told
+from ullage_router.status import MOST_HOT, MOST_RECENT, hot_keys, status_page, told, usual_speeds
 from ullage_router.tally import SECONDS_BOUNDS
 
-A, B = "http://a:8000", "http://b:8000"
+A, B, C = "http://a:8000", "http://b:8000", "http://c:8000"
 SIDECAR = "http://sidecar:9400"
 WEIGHTED = Rules(Policy(way=Way.WEIGHTED))
 
@@ -66,7 +67,7 @@ async def test_its_rows_are_those_of_replicas_with_what_is_counted_beside() -> N
     assert chosen is not None
     _, tally = router.dispatch(chosen)
     tally.first_byte_s.observe(0.3)
-    router.failed(chosen, "connect", "Connection refused")
+    router.failed(chosen, Failure.CONNECT, "Connection refused")
     tally.cut += 2
     page = await status(router)
     own = ("first_byte_counts", "failures", "ejections", "now", "mood", "say")
@@ -100,6 +101,11 @@ async def test_its_rows_are_those_of_replicas_with_what_is_counted_beside() -> N
             *("draining", "mild", "it is; wished"),
         ),
         ({"standing": "hung", "eligible": False, "why_not": "it is"}, "hung", "bad", "it is"),
+        ({"prefill_tokens_per_s": 4_500.0}, "serving", "good", ""),
+        (
+            {"prefill_tokens_per_s": 4_000.0},
+            *("slow", "mild", "computes 4,000 prompt tokens/s, where 9,000 are usual"),
+        ),
     ],
 )
 def test_each_row_says_in_words_what_the_replica_is_and_whether_that_is_well(
@@ -112,14 +118,29 @@ def test_each_row_says_in_words_what_the_replica_is_and_whether_that_is_well(
         "sidecar": SIDECAR,
         "why_not": "",
         "reason": "",
+        "prefill_tokens_per_s": None,
     } | changes
-    assert told(row) == {"now": now, "mood": mood, "say": say}
+    assert told(row, 9_000.0) == {"now": now, "mood": mood, "say": say}
+
+
+def test_a_slow_one_is_slow_beside_those_of_the_same_models_only() -> None:
+    """Less than half as fast as is usual; of two, as the faster one is."""
+    speeds = {A: 4_000.0, B: 9_000.0, C: 2_000.0}
+    heard = [
+        snapshot(url, models=("big",) if url == C else ("tiny",), prefill_tokens_per_s=speed)
+        for url, speed in speeds.items()
+    ]
+    replicas = hear(fleet_of([]), SIDECAR, document(*heard), 0.0)[0].replicas
+    usual_per_s = usual_speeds(replicas.values())
+    assert usual_per_s == {frozenset({"tiny"}): 9_000.0, frozenset({"big"}): 2_000.0}
+    assert usual_speeds(fleet_of([A]).replicas.values()) == {}
 
 
 @pytest.mark.parametrize("standing", Standing)
 def test_every_standing_is_well_or_passes_or_is_bad(standing: Standing) -> None:
     eligible = standing in (Standing.ELIGIBLE, Standing.SILENT)
     row = {"standing": standing, "eligible": eligible, "state": None, "sidecar": SIDECAR}
+    row["prefill_tokens_per_s"] = None
     passing = ("silent", "starting", "warming", "draining")
     mood = "mild" if standing in passing else "good" if eligible else "bad"
     assert told(row | {"why_not": "", "reason": ""})["mood"] == mood

@@ -84,6 +84,36 @@ async def test_its_numbers_are_those_of_replicas(tab: Tab) -> None:
         assert decisions == 4
 
 
+async def test_the_detail_says_what_the_hatched_part_is_and_when_blocks_are_gone(tab: Tab) -> None:
+    async with site(1, scores=(0.9,)) as it:
+        parts = Parts(0.1, 0.1, 0.1, 1.0, 0.0)
+        it.hear(0.0, state=State.DRAINING, parts=parts, exhaustion_s=299.0)
+        await opened(tab, it, 1)
+        await tab.press("ArrowDown", "Enter")
+        await tab.becomes("document.querySelector('.detail')")
+        told = await tab.js("document.querySelector('.detail').textContent")
+        assert "× 0 for its state (draining) = 0" in told
+        assert "gone in 299 s if they go on falling" in told
+        title = await tab.js(f"{ROWS}[0].cells[2].title")
+        assert "for its state (draining)" in title
+        it.hear(0.0, state=State.DRAINING, parts=parts, exhaustion_s=300.0)
+        await tab.becomes(
+            "document.querySelector('.detail').textContent.includes('they fall slowly')", SOON_S
+        )
+
+
+async def test_what_is_worst_is_said_first(tab: Tab) -> None:
+    more = "{stopping: true, sidecars: [{url: 'u', problem: 'p', faults: [], watched: true}]}"
+    async with site(1, scores=(0.9,)) as it:
+        await opened(tab, it, 1)
+        await tab.js(
+            "void (window.fetch = (ask => async (...all) => new Response(JSON.stringify("
+            f"{{...await (await ask(...all)).json(), ...{more}}})))(window.fetch))"
+        )
+        lines = "[...document.querySelectorAll('#wrong li')].map(line => line.innerText[0])"
+        await tab.becomes(f"{lines}.join('') === '✕▲'", SOON_S)
+
+
 async def test_what_changes_shows_without_a_reload_and_so_does_what_was_sent(tab: Tab) -> None:
     async with site(2, scores=(0.9, 0.1)) as it:
         await opened(tab, it, 2)

@@ -22,12 +22,13 @@ from ullage_router.config import Config
 from ullage_router.core.ask import Ask
 from ullage_router.core.policy import Policy, RetryPolicy, Way
 from ullage_router.core.rules import Rules
-from ullage_router.feed import Poll, SidecarFeed
+from ullage_router.feed import SidecarFeed
 from ullage_router.http.errors import CODES, NoRoom
 from ullage_router.http.upstream import Failure
 from ullage_router.metrics import registry
 from ullage_router.pace import Pace
 from ullage_router.router import Router
+from ullage_shared.feed import Poll
 
 A = "http://a:8000"
 SIDECAR = "http://node:9400"
@@ -144,7 +145,7 @@ def test_every_code_of_a_refusal_is_listed_once() -> None:
 async def test_the_page_tells_of_the_process_and_its_limits() -> None:
     async with Backend(WELL) as backend, data_plane(backend.url) as plane:
         client = await plane.client()
-        text = generate_latest(registry(plane.router, plane.proxy, {})).decode()
+        text = generate_latest(registry(plane.router, plane.proxy, {}, ())).decode()
         client.close()
     values = {s.name: s.value for f in text_string_to_metric_families(text) for s in f.samples}
     assert values["ullage_router_client_connections_limit"] == plane.proxy.max_connections > 0

@@ -40,7 +40,7 @@ def admin(it: Site) -> str:
 # Once
 
 
-async def test_once_prints_a_table_of_two_looks_a_second_apart(
+async def test_once_prints_a_table_of_two_looks_an_interval_apart(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -51,8 +51,8 @@ async def test_once_prints_a_table_of_two_looks_a_second_apart(
             paused.append(seconds)
             asyncio.run_coroutine_threadsafe(it.ask(), loop).result()
 
-        await asyncio.to_thread(top.once, parse_listen(admin(it)), meanwhile)
-        assert paused == [1.0]
+        await asyncio.to_thread(top.once, parse_listen(admin(it)), 0.2, meanwhile)
+        assert paused == [0.2]
     said = capsys.readouterr()
     head, *rows = (line.split(maxsplit=11) for line in said.out.splitlines())
     table = [dict(zip(head, row, strict=False)) for row in rows]
@@ -62,15 +62,14 @@ async def test_once_prints_a_table_of_two_looks_a_second_apart(
     assert float(by_state["serving"]["P90_S"]) > 0.0
     assert by_state["full"]["WHY"] == "score is not above the floor of 0.15"
     assert by_state["full"]["P90_S"] == "-"
-    assert said.err == "1 of 2 replicas get nothing: 1 full\n"
+    assert said.err == "1 of 2 replicas gets nothing: 1 full\n"
 
 
 async def test_without_a_terminal_it_is_once_and_json_is_the_status(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(top, "_APART_S", 0.01)
     async with site(1, scores=(0.9,)) as it:
-        assert await asyncio.to_thread(main, ["--admin", admin(it)]) == 0
+        assert await asyncio.to_thread(main, ["--interval", "0.1", "--admin", admin(it)]) == 0
         assert capsys.readouterr().out.startswith("STATE ")
         assert await asyncio.to_thread(main, ["--json", "--admin", admin(it)]) == 0
     page = orjson.loads(capsys.readouterr().out)
@@ -92,9 +91,12 @@ def test_no_router_is_one_line_and_status_1(capsys: pytest.CaptureFixture[str]) 
         (response(b"[]"), "has no /status (it said 200)"),
         (
             response(b'{"error":{"message":"No worker."}}', 503, b"Service Unavailable"),
-            "No worker.",
+            " answered 503: No worker.",
         ),
-        (response(b'{"eligible":0}', 503, b"Service Unavailable"), "(it said 503)"),
+        (response(b'{"eligible":0}', 503, b"Service Unavailable"), " answered 503"),
+        (response(b'{"error":"x"}', 503, b"Service Unavailable"), " answered 503"),
+        (response(b'["error"]', 503, b"Service Unavailable"), " answered 503"),
+        (response(b"x", 500, b"Internal Server Error"), " answered 500"),
     ],
 )
 async def test_what_has_no_status_is_said(answer: bytes, said: str) -> None:
@@ -103,6 +105,26 @@ async def test_what_has_no_status_is_said(answer: bytes, said: str) -> None:
         with pytest.raises(AdminError, match=re.escape(said)) as told:
             await asyncio.to_thread(top.look, address)
         assert str(address) in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "page", ['{"replicas": [{"id": "x"}]}', '{"replicas": 5}', '{"replicas": []}']
+)
+def test_a_page_of_another_version_is_one_line_and_status_1(
+    page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(top, "fetch", lambda *_: (200, page.encode()))
+    assert main(["--once", "--interval", "0.1"]) == 1
+    assert "is another version: " in capsys.readouterr().err
+
+
+def test_what_a_router_says_is_shown_without_what_a_terminal_obeys(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = orjson.dumps({"error": {"message": "\x1b[2J\nx"}})
+    monkeypatch.setattr(top, "fetch", lambda *_: (503, page))
+    assert main(["--once"]) == 1
+    assert capsys.readouterr().err.endswith(": ?[2J?x\n")
 
 
 @pytest.mark.parametrize("words", [["--interval", "0"], ["--interval", "x"], ["--admin", "x"]])

@@ -15,6 +15,7 @@ from ullage_router.top_table import (
     bar,
     cells,
     cut,
+    cut_in_front,
     number,
     rows_of,
     table,
@@ -149,6 +150,19 @@ def test_names_without_digits_and_with_any_are_in_some_order() -> None:
 def test_wide_characters_take_two_cells() -> None:
     assert (cells("ab"), cells("日本")) == (2, 4)
     assert (cut("日本語", 6), cut("日本語", 5), cut("abc", 2)) == ("日本語", "日本~", "a~")
+    assert cut_in_front("gpu-1/twin0", 8) == "~1/twin0"
+    assert [cut_in_front("日本語", width) for width in (6, 5, 4)] == ["日本語", "~本語", "~語"]
+
+
+def test_names_are_told_apart_where_they_do_not_fit() -> None:
+    alike = rows(replica("a-long-name-of-a-node/0"), replica("a-long-name-of-a-node/1"))
+    shown = [part[0].text.split()[1] for part in table(alike, 40)[1:]]
+    assert shown[0] != shown[1]
+    assert all(name.startswith("~") and name.endswith(f"node/{n}") for n, name in enumerate(shown))
+
+
+def test_digits_that_are_no_numbers_are_sorted_too() -> None:
+    assert names("name", replica("a²"), replica("a2"), replica("a٣")) == ["a2", "a²", "a٣"]
 
 
 @pytest.mark.parametrize(

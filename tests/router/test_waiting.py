@@ -17,7 +17,7 @@ from ullage_router.core.drain import retry_after_s
 from ullage_router.core.gate import State
 from ullage_router.core.queue import QueuePolicy
 from ullage_router.http.errors import NoRoom, Refusal
-from ullage_router.waiting import LOOK_EVERY_S, WaitingRoom
+from ullage_router.waiting import LOOK_EVERY_S, MOST_PASSED, WaitingRoom
 
 LOOK_S = LOOK_EVERY_S + 0.001
 
@@ -252,14 +252,34 @@ def test_models_that_share_replicas_share_a_look_by_priority() -> None:
     assert (fates(one).count("went"), fates(other).count("went")) == (0, 2)
 
 
-def test_a_lane_for_which_nobody_is_found_is_asked_once_a_look() -> None:
+def test_of_a_lane_for_which_nobody_is_found_a_few_are_asked_at_each_look() -> None:
     room = Room()
-    room.guests(10)
+    room.guests(2 * MOST_PASSED)
     room.guests(1, lane="other")
     room.it._breathing = lambda lane: 3  # It says so, and then it is not.
     before = room.asked
     room.loop.go_on(LOOK_S)
-    assert room.asked == before + 2
+    assert room.asked == before + MOST_PASSED + 1
+
+
+def test_one_that_wants_less_is_let_go_past_a_few_that_want_more_than_there_is() -> None:
+    room = Room()
+    giants, (small,) = room.guests(MOST_PASSED - 1), room.guests(1)
+    for each in giants:
+        each.go = lambda: Why.FULL  # type: ignore[method-assign]
+    room.headroom = {"m": 1}
+    room.loop.go_on(LOOK_S)
+    assert (small.fate, {each.fate for each in giants}) == ("went", {"waits"})
+
+
+def test_a_lane_that_breathes_is_looked_at_where_no_other_does() -> None:
+    """The only server of its model was ejected, and so is left out for all but its own."""
+    room = Room()
+    (guest,) = room.guests(1, lane="own")
+    room.it._breathing = lambda lane: 1 if lane == "own" else 0
+    room.headroom = {"own": 1}
+    room.loop.go_on(LOOK_S)
+    assert guest.fate == "went"
 
 
 def test_nobody_serving_is_refused_at_once_and_no_overload() -> None:

@@ -15,9 +15,10 @@ from scripted_backend import Backend, answering, response
 from sidecar_process import Sidecar, hello, step
 from ullage_router.core.fleet import fleet_of
 from ullage_router.core.rules import Rules
-from ullage_router.feed import Poll, SidecarFeed
+from ullage_router.feed import SidecarFeed
 from ullage_router.pace import Pace
 from ullage_router.router import Router
+from ullage_shared.feed import Poll
 from ullage_sidecar.channel import Sender
 
 pytestmark = pytest.mark.slow

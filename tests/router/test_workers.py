@@ -404,3 +404,13 @@ async def test_port_0_is_one_port_for_all_addresses_of_a_host() -> None:
         pytest.raises(OSError, match="in use"),
     ):
         other.bind(("127.0.0.1", port))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_status_is_there_after_a_request_has_failed(number: int) -> None:
+    async with workers("--replica", "http://127.0.0.1:1", number=number) as (router, pages):
+        client = await Client.connect(router.address)
+        await client.ask(request(b"/v1/completions", b"{}"))
+        client.close()
+        (row,) = (await pages.json("/status"))["replicas"]
+        assert row["failures"] == {"connect": 1}

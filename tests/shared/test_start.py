@@ -2,14 +2,18 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+import ullage_router.__main__
+import ullage_sidecar.__main__
 from ullage_shared import start
 
 
@@ -49,12 +53,26 @@ def test_ctrl_c_is_status_130_and_no_traceback(module):
     assert start.run("x", "router", "made", []) == 130
 
 
+@pytest.mark.parametrize("main", [ullage_router.__main__.main, ullage_sidecar.__main__.main])
+def test_a_subcommand_that_there_is_not_names_the_one_that_was_meant(main, capsys):
+    assert main(["chek", "--print"]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith(": there is no command 'chek'; did you mean check?\n")
+    assert main(["x\x1b[2J\n"]) == 2
+    said = capsys.readouterr().err
+    assert said.rstrip("\n").isprintable()
+    assert "wanted one of: check, " in said
+
+
 @pytest.mark.parametrize("package", ["ullage_router", "ullage_sidecar"])
-def test_without_its_extra_a_command_says_so_in_one_line(package):
-    """`-S`: the standard library and nothing that is installed."""
+def test_without_its_extra_a_command_says_so_in_one_line(package, tmp_path):
+    """`-S`: the standard library and nothing that is installed, but for these two."""
+    for name in (package, "ullage_shared"):
+        (there,) = find_spec(name).submodule_search_locations
+        (tmp_path / name).symlink_to(there, target_is_directory=True)
     ended = subprocess.run(
         [sys.executable, "-S", "-m", package, "--version"],
-        env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if "site-pack" not in path)},
+        env={"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
@@ -75,6 +93,40 @@ def heeds_ctrl_c(pid):
 
 ROUTER = ("ullage_router", "--admin", "127.0.0.1:0", "--replica", "http://127.0.0.1:1")
 SIDECAR = ("ullage_sidecar", "--engine", "http://127.0.0.1:1", "--socket", "{}/s")
+CLOSINGS = ("2>&-", "0>&- 1>&- 2>&-")
+
+
+@pytest.mark.parametrize("closing", CLOSINGS)
+@pytest.mark.parametrize("words", [ROUTER, SIDECAR])
+def test_it_serves_with_closed_descriptors_until_it_is_told_to_stop(words, closing, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [word.format(tmp_path) for word in words]
+    command = [sys.executable, "-m", *words, "--listen", f"127.0.0.1:{port}"]
+    process = subprocess.Popen(["/bin/sh", "-c", f'exec "$@" {closing}', "sh", *command])
+    try:
+        answers(port, process)
+        process.terminate()
+        assert process.wait(timeout=30.0) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(port, process):
+    """Wait until somebody listens there, and has said something to a request that is none."""
+    for _ in range(600):
+        assert process.poll() is None
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=5.0) as client:
+                client.sendall(b"nothing\r\n\r\n")
+                assert client.recv(4096)
+                return
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+    raise AssertionError("it does not listen")
+
+
 STARTS = [
     *((words, after_s) for words in (ROUTER, SIDECAR) for after_s in (0.04, 0.25, 0.5)),
     ((*ROUTER, "--workers", "2"), 0.9),  # While the workers start.

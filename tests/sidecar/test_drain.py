@@ -6,12 +6,14 @@ import signal
 import stat
 import time
 
+import msgspec
 import pytest
 
 from sidecar_process import Sidecar, hello, run, step
 from ullage_shared.snapshot import State
 from ullage_sidecar.channel import encode_step
-from ullage_sidecar.command import SETTLED_S, main
+from ullage_sidecar.command import SETTLED_S, _what_is_left, main
+from ullage_sidecar.control import Row
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +73,16 @@ async def test_when_the_time_is_up_it_says_what_still_runs(sidecar, engine_url, 
     status, _, err = await run(sidecar, "drain", "--wait", "0.5")
     assert status == 1
     assert err == "ullage-sidecar drain: after 0.5 s: vllm: 3 requests run, 1 wait\n"
+
+
+def test_of_what_still_runs_it_is_said_whether_that_is_hung():
+    why = "drained by its operator; has work, made no step for more than 30 s"
+    hung = Row("a", State.DRAINING, why, 0.0, 3, 0, drained=True, gone=False)
+    runs = "a: 3 requests run, 0 wait"
+    late = "; it has work, made no step for more than 30 s"
+    assert _what_is_left([hung]) == runs + late
+    unread = msgspec.structs.replace(hung, reason="drained by its operator; its plugin is silent")
+    assert _what_is_left([unread]) == runs
 
 
 async def test_where_the_plugin_is_silent_nobody_knows(sidecar, engine_url):

@@ -14,8 +14,9 @@ from prometheus_client import generate_latest
 
 from sidecar_process import hello, step
 from ullage_router.config import Config as RouterConfig
+from ullage_shared import watch
 from ullage_shared.snapshot import State
-from ullage_sidecar import publisher, watch
+from ullage_sidecar import publisher
 from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.endpoints import Served, application
@@ -297,5 +298,24 @@ def test_every_interval_that_a_router_may_be_given_can_be_asked_for():
     fields = {field.name: field.type for field in msgspec.inspect.type_info(RouterConfig).fields}
     asked = fields["poll_interval_s"].type
     for interval_s in (asked.ge, asked.le):
-        assert watch.interval_s({"interval_ms": f"{interval_s * 1000:.0f}"}) == interval_s
+        assert watch.wish({"interval_ms": f"{interval_s * 1000:.0f}"}).interval_s == interval_s
     assert watch.LEAST_MS / 1000.0 == RENDER_EVERY_S
+
+
+async def test_one_who_wants_lines_far_apart_gets_the_latest_then():
+    async with served() as it, Watcher(it.listen, LONG_MS, spacing_ms=200) as watcher:
+        first = await watcher.line()
+        for running in (3, 5, 8):
+            it.step(running=running)
+            await asyncio.sleep(0.03)
+        line = await watcher.line()
+        assert line.replica.running == 8
+        assert line.at_s - first.at_s >= 0.19
+
+
+async def test_a_spacing_that_is_none_is_refused_and_one_beyond_the_interval_is_the_interval():
+    async with served() as it:
+        status, _, body = await get(it.listen, "?watch&spacing_ms=1")
+        assert (status, body[:14]) == (400, b"spacing_ms = '")
+    assert watch.wish({"interval_ms": "100", "spacing_ms": "900"}) == (0.1, 0.1)
+    assert watch.wish({}) == (0.5, 0.02)

@@ -51,8 +51,11 @@ async def stalled(listen: str) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
 class Watcher:
     """A context: a connection that takes lines as they come."""
 
-    def __init__(self, listen: str, interval_ms: int | None = None) -> None:
+    def __init__(
+        self, listen: str, interval_ms: int | None = None, spacing_ms: int | None = None
+    ) -> None:
         interval = "" if interval_ms is None else f"&interval_ms={interval_ms}"
+        interval += "" if spacing_ms is None else f"&spacing_ms={spacing_ms}"
         self._url = f"http://{listen}/v1/snapshots?watch{interval}"
         self.lines: list[Line] = []
 

@@ -22,15 +22,15 @@ from ullage_router.core.keys import FIRST_KEYS, LAST_KEYS
 from ullage_router.core.rules import Rules
 from ullage_router.router import Router
 from ullage_shared.snapshot import SCHEMA, Document
+from ullage_shared.watch import LOOK_EVERY_S, RENDER_EVERY_S
 from ullage_sidecar.channel import encode_hello
 from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.core.health import Probe
 from ullage_sidecar.core.reading import Hello
 from ullage_sidecar.core.warmup import WarmUpSettings
 from ullage_sidecar.node import Node
-from ullage_sidecar.publisher import RENDER_EVERY_S, Published
+from ullage_sidecar.publisher import Published
 from ullage_sidecar.stats import StepEncoder
-from ullage_sidecar.watch import LOOK_EVERY_S
 from ullage_tune.policy import Cluster, Gauges
 from ullage_tune.workload import Request
 

@@ -21,7 +21,7 @@ from ullage_router.core.affinity import MOVE, SPILL, SPREAD, STAY, Known, Memory
 from ullage_router.core.fleet import Fleet, Replica
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import Basis, Seat, line_up
-from ullage_router.core.odds import Odds
+from ullage_router.core.odds import SOME, Odds
 from ullage_router.core.policy import Way
 from ullage_router.core.prefixes import Prefixes
 from ullage_router.core.rules import Rules
@@ -200,7 +200,8 @@ def _least_wait(
     uncached = expected.uncached(places, tokens, found, need.shares, prefixes)
     late = odds.late(places, uncached, rules.choose.full_beyond_s)
     if len(late) == len(places) < len(seats):
-        places = range(len(seats))
+        begin = int(rng.random() * len(seats))
+        places = [(begin + i) % len(seats) for i in range(min(SOME, len(seats)))]
         uncached = expected.uncached(places, tokens, found, need.shares, prefixes)
         late = odds.late(places, uncached, rules.choose.full_beyond_s)
     rows = expected.rows(places)

@@ -23,7 +23,7 @@ fleet in 4 of 5 draws."""
 MOST_KNOWING: Final = 8
 ENOUGH: Final = 4
 """Where so many of those that know as much are expected in the stretch, no more are looked for."""
-_NONE: Final = Row(0.0, 0.0, 0.0, 0.0, 0.0)
+_NONE: Final = Row(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class Expected:

@@ -7,7 +7,11 @@ Rules
 * While a replica is heard, an older `seq` of its `boot_id` never replaces a newer one, nor does the
   `boot_id` of before replace the one that has followed it. None is no other: a sidecar that was
   restarted does not know at once who it is that answers.
-* A replica has one sidecar: another that names it is heard once the first is silent for `OWNED_S`.
+* A replica has one source: another that names it is heard once the first is silent for `OWNED_S`.
+* Another that calls it by the same name tells of the same replica: two aggregators over the same
+  sidecars. One speaks for it, the other stands by, and takes over once its picture is much the
+  younger (see `sources`), or when the first no longer names it, or is lost. So a replica does not
+  flap between them, nor does it leave while one of them tells of it.
 * Ages are counted on this router's clock: `age_s` as sent, plus the time since receipt.
 * What was held against a server is forgotten when it has started anew (another `boot_id`).
 * A server with several data-parallel ranks is several replicas at one URL. They take the place of
@@ -25,6 +29,7 @@ from ullage_router.core.breaker import CLOSED, Breaker
 from ullage_router.core.trend import FLAT, Trend, follow, held
 from ullage_shared.address import Address, AddressError, parse_base_url
 from ullage_shared.snapshot import SCHEMA, Document, Snapshot
+from ullage_shared.sources import Named, heir, takes_over, telling
 
 OWNED_S: Final = 3.0
 SHOWN_AFTER_S: Final = 2.5
@@ -57,7 +62,7 @@ class Replica:
     received_s: float = 0.0
     """When that came, on the router's monotonic clock."""
     source: str | None = None
-    """URL of the sidecar that publishes it."""
+    """URL of the sidecar, or the aggregator, that speaks for it."""
     models: frozenset[str] = frozenset()
     """Model names it answers to; empty: unknown."""
     learned: bool = False
@@ -102,6 +107,8 @@ class Fleet:
     replicas: Mapping[str, Replica] = field(default_factory=lambda: MappingProxyType({}))
     listed: frozenset[str] = frozenset()
     """URLs of the operator's list."""
+    named: Named = field(default_factory=lambda: MappingProxyType({}))
+    """Of whom each source tells."""
     mixed: bool = False
     """Do the replicas serve different models? Only then must a request's model be known."""
     alike: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -127,7 +134,7 @@ def relist(fleet: Fleet, urls: Iterable[str]) -> Fleet:
     }
     reached = {replica.url for replica in kept.values()}
     new = {url: Replica(url, listed[url]) for url in listed.keys() - reached}
-    return _fleet(kept | new, frozenset(listed))
+    return _fleet(kept | new, frozenset(listed), fleet.named)
 
 
 def hear(
@@ -143,6 +150,7 @@ def hear(
     """
     faults: list[str] = []
     heard: dict[str, Replica] = {}
+    told: set[str] = set()
     for snapshot in document.replicas:
         try:
             url, address = parse_base_url(snapshot.url)
@@ -157,20 +165,54 @@ def hear(
         heard[key], fault = _newer(known, snapshot, source, now_s, taken_at)
         if fault:
             faults.append(f"replica {snapshot.id}: {fault}")
+        else:
+            told.add(key)
+    named = telling(fleet.named, source, told)
     if _same_company(fleet, source, heard):
-        return replace(fleet, replicas=MappingProxyType({**fleet.replicas, **heard})), tuple(faults)
-    kept = {
+        stands_by = all(fleet.replicas[key] is replica for key, replica in heard.items())
+        if stands_by and named is fleet.named:
+            return fleet, tuple(faults)  # Nothing is to be judged anew.
+        replicas = MappingProxyType({**fleet.replicas, **heard})
+        return replace(fleet, replicas=replicas, named=named), tuple(faults)
+    everything = {
         key: replica
-        for key, replica in fleet.replicas.items()
-        if key not in heard and replica.source not in (source, None)
-    }
-    everything = kept | heard
+        for key, replica in _without(fleet, source, named).items()
+        if key not in heard and replica.source is not None
+    } | heard
     reached = {replica.url for replica in everything.values()}
     for url in sorted(fleet.listed - reached):
         replica = _unheard(fleet, url, parse_base_url(url)[1])
         before = fleet.replicas.get(url, replica)
         everything[url] = replace(replica, breaker=before.breaker)
-    return _fleet(everything, fleet.listed), tuple(faults)
+    return _fleet(everything, fleet.listed, named), tuple(faults)
+
+
+def speaks_for_all(fleet: Fleet, source: str) -> bool:
+    """Does it speak for every replica that it tells of? Else it stands by for some."""
+    replicas = fleet.replicas
+    return all(
+        key in replicas and replicas[key].source == source for key in fleet.named.get(source, ())
+    )
+
+
+def lost(fleet: Fleet, source: str) -> Fleet:
+    """It is no longer heard: whoever else tells of its replicas speaks for them from now on. Those
+    of which nobody does stay as they are, and age."""
+    if all(heir(fleet.named, source, key) is None for key in fleet.named.get(source, ())):
+        return fleet
+    kept = _without(fleet, source, fleet.named)
+    return replace(fleet, replicas=MappingProxyType({**fleet.replicas, **kept}))
+
+
+def _without(fleet: Fleet, source: str, named: Named) -> dict[str, Replica]:
+    """The replicas that `source` does not speak for, and those of its own that another tells of."""
+    kept: dict[str, Replica] = {}
+    for key, replica in fleet.replicas.items():
+        if replica.source != source:
+            kept[key] = replica
+        elif (inherits := heir(named, source, key)) is not None:
+            kept[key] = replace(replica, source=inherits)
+    return kept
 
 
 def _same_company(fleet: Fleet, source: str, heard: Mapping[str, Replica]) -> bool:
@@ -217,7 +259,7 @@ def learn_models(fleet: Fleet, url: str, models: frozenset[str]) -> Fleet:
         key: replace(replica, models=models, learned=True) if replica.url == url else replica
         for key, replica in fleet.replicas.items()
     }
-    return _fleet(replicas, fleet.listed)
+    return _fleet(replicas, fleet.listed, fleet.named)
 
 
 def with_breaker(fleet: Fleet, key: str, breaker: Breaker) -> Fleet:
@@ -240,8 +282,13 @@ def _newer(
     """What is known after this snapshot, and why that is not the snapshot itself."""
     last = known.snapshot
     owned = now_s - known.received_s <= OWNED_S
-    if known.source not in (None, source) and owned:
-        return known, f"{known.source} speaks for {known.key}"
+    if known.source not in (None, source):
+        age_s = known.age_s(now_s)
+        if last is not None and age_s is not None and snapshot.id == last.id:
+            if not takes_over(age_s, snapshot.age_s):
+                return known, ""
+        elif owned:
+            return known, f"{known.source} speaks for {known.key}"
     boot_id = snapshot.boot_id or known.boot_id
     same = known.boot_id in (None, boot_id)
     if last is not None and same and snapshot.seq < last.seq and owned:
@@ -270,7 +317,7 @@ def _newer(
     return newer, ""
 
 
-def _fleet(replicas: Mapping[str, Replica], listed: frozenset[str]) -> Fleet:
+def _fleet(replicas: Mapping[str, Replica], listed: frozenset[str], named: Named) -> Fleet:
     names = Counter(r.snapshot.id for r in replicas.values() if r.snapshot)
     names.update(key.removeprefix("http://") for key in replicas)
     ordered: dict[str, Replica] = {}
@@ -281,7 +328,7 @@ def _fleet(replicas: Mapping[str, Replica], listed: frozenset[str]) -> Fleet:
         ordered[key] = replace(replica, ambiguous=ambiguous)
     known = {replica.models for replica in ordered.values() if replica.models}
     alike = _alike(frozenset(known))
-    return Fleet(MappingProxyType(ordered), listed, mixed=len(known) > 1, alike=alike)
+    return Fleet(MappingProxyType(ordered), listed, named, mixed=len(known) > 1, alike=alike)
 
 
 @lru_cache(maxsize=8)

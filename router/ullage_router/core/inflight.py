@@ -24,6 +24,9 @@ from ullage_shared.snapshot import Snapshot
 
 _CHANGES: Final = 1024
 _MEAN_SHARE: Final = 0.02
+_USUAL_TOKENS: Final = 1000.0
+"""Of a prompt, until some have come: a router that has just started must not take others' queues
+for nothing."""
 _FEW_DUE: Final = 64
 """Up to so many of what is due are not looked through for what has ended."""
 _NOTES: Final = 64
@@ -145,7 +148,7 @@ class InFlight:
         """Requests whose answer has not begun: a live view; who has none is missing."""
         self.pending: Mapping[str, int] = self._pending
         """Their prompts' tokens that are to be computed: likewise."""
-        self.mean_tokens = 0.0
+        self.mean_tokens = _USUAL_TOKENS
         """Of a request's prompt that are to be computed, of late."""
         self._due: list[tuple[float, int, Hold]] = []
         self._most_due = _FEW_DUE

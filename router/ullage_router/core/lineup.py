@@ -112,10 +112,12 @@ def stand(
 
 
 def _queue_moves(snapshot: Snapshot, policy: Policy) -> bool:
-    """Is its queue why its score is low, and does it move?"""
-    by_time = policy.way is _LEAST_WAIT and policy.full_beyond_s > 0.0
-    queues = snapshot.state is _SERVING and bool(snapshot.waiting_depth)
-    return by_time and queues and moves(pace_of(snapshot))
+    """Is nothing but the penalty for a queue why its score is low, and does that queue move?"""
+    parts = snapshot.parts
+    if policy.way is not _LEAST_WAIT or policy.full_beyond_s <= 0.0 or parts is None:
+        return False
+    without_queue = (parts.free + parts.running + parts.waiting) * parts.warm_up
+    return without_queue > policy.floor and moves(pace_of(snapshot))
 
 
 _SERVE: Final = (_ELIGIBLE, _SILENT, _FULL)
@@ -234,7 +236,8 @@ def line_up(
     if not seats and not silent:
         basis = Basis.FULL if full else Basis.NO_REPLICA
     if silent:
-        worst = min((seat.base for seat in seats), default=1.0)
+        floor = rules.choose.floor
+        worst = min((seat.base for seat in seats if seat.base > floor), default=1.0)
         seats += [
             Seat(
                 r, None, worst, 1.0, _share(r, now_s, rules), seed_of(r.key), r.taken_then, UNKNOWN

@@ -13,7 +13,7 @@ Rule: a change of one count costs one candidate's arithmetic, whatever the size 
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import islice
+from itertools import cycle, islice
 from typing import Final
 
 from ullage_router.core.expected import Expected
@@ -22,6 +22,8 @@ from ullage_router.core.lineup import Basis, LineUp, Seat, by_seed
 from ullage_router.core.selection import MOST_AT_ONCE, Field, parts_of
 from ullage_router.core.waits import LEAST_UNCACHED, late
 
+SOME: Final = 64
+"""Of a large fleet, so many are looked at where a few were full."""
 _NONE: Final[set[int]] = set()
 
 
@@ -37,6 +39,7 @@ class Odds:
         "_place",
         "_seen",
         "_top",
+        "_turn",
         "field",
         "full",
         "line_up",
@@ -53,6 +56,7 @@ class Odds:
         self._floor = line_up.floor if line_up.basis is Basis.SCORE else 0.0
         best = 1.0 if self._by_counts else max((seat.base for seat in line_up.seats), default=1.0)
         self._top = best**line_up.exponent
+        self._turn = 0
         self._judge_all()
 
     _seen: int
@@ -128,7 +132,10 @@ class Odds:
         below = self._below
         if not below:
             return _NONE
-        rows = self.expected().rows(places)
+        expected = self.expected()
+        if not expected.typical.measured:  # Then nobody knows how long a queue takes.
+            beyond_s = -1.0
+        rows = expected.rows(places)
         return {
             place
             for place, row, tokens in zip(places, rows, uncached, strict=True)
@@ -136,9 +143,13 @@ class Odds:
         }
 
     def breathing(self, beyond_s: float) -> int:
-        """How many have headroom."""
-        every = range(len(self.seats))
-        return len(every) - len(self.late(every, [LEAST_UNCACHED] * len(every), beyond_s))
+        """How many have headroom; of those below the floor, up to `SOME` are looked at, others each
+        time."""
+        some = [*islice(cycle(self._below), self._turn, self._turn + min(SOME, len(self._below)))]
+        self._turn = (self._turn + len(some)) % max(1, len(self._below))
+        places = [self._place[key] for key in some]
+        late = self.late(places, [LEAST_UNCACHED] * len(places), beyond_s)
+        return len(self.seats) - len(self._below) + len(places) - len(late)
 
     def _has_room(self, seat: Seat, score: float) -> bool:
         return score > self._floor or seat.queue_moves

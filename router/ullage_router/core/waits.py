@@ -83,9 +83,7 @@ UNKNOWN: Final = Pace()
 def moves(pace: Pace) -> bool:
     """Do those that wait there wait for prompts to be computed only, and for no blocks or sequences
     that others must give back?"""
-    if pace.requests is None or pace.used >= ROOM:
-        return False
-    return not pace.most or pace.requests - (pace.waiting or 0) < pace.most
+    return pace.requests is not None and pace.used < ROOM
 
 
 def pace_of(snapshot: Snapshot | None) -> Pace:
@@ -106,7 +104,7 @@ def pace_of(snapshot: Snapshot | None) -> Pace:
 
 
 class Typical(msgspec.Struct, frozen=True, gc=False):
-    """What stands in for what is not known."""
+    """What stands in for what is not known. `measured`: is any speed known?"""
 
     token_s: float
     step_s: float
@@ -114,6 +112,7 @@ class Typical(msgspec.Struct, frozen=True, gc=False):
     waiting: float = 0.0
     most: float = 0.0
     held: float = 0.0
+    measured: bool = False
 
 
 def typical_of(paces: Sequence[Pace]) -> Typical:
@@ -131,6 +130,7 @@ def typical_of(paces: Sequence[Pace]) -> Typical:
         median(waiting) if waiting else 0.0,
         median(most) if most else 0.0,
         median(held) if held else 0.0,
+        bool(token_s),
     )
 
 
@@ -147,12 +147,15 @@ class Row(NamedTuple):
     """What each token beyond that adds besides."""
     begins_s: float
     """Until its turn comes: no cost that is not time."""
+    slots: float
+    """How many more until as many are there as run at once; infinite: unknown."""
 
 
 def late(row: Row, uncached: int, beyond_s: float) -> bool:
     """Would a request with so many uncached tokens wait longer than that for its turn? So it would
-    where others must give back blocks first: nobody knows when."""
-    return uncached > row.room or row.begins_s > beyond_s
+    where others must give back blocks or sequences first: nobody knows when. (That many may wait in
+    a queue is a bound, too: one that has stopped to move looks as if it did for a while.)"""
+    return uncached > row.room or row.slots <= 0.0 or row.begins_s > beyond_s
 
 
 def waits_of(rows: Sequence[Row], uncached: Sequence[int]) -> list[float]:
@@ -161,7 +164,7 @@ def waits_of(rows: Sequence[Row], uncached: Sequence[int]) -> list[float]:
         wait_s + tokens * token_s
         if tokens <= room
         else wait_s + tokens * token_s + (tokens - room) * crowd_s
-        for (wait_s, token_s, room, crowd_s, _), tokens in zip(rows, uncached, strict=True)
+        for (wait_s, token_s, room, crowd_s, _, _), tokens in zip(rows, uncached, strict=True)
     ]
 
 
@@ -187,6 +190,7 @@ def row_of(key: str, pace: Pace, typical: Typical, load: InFlight) -> Row:
         (ROOM - pace.used) * pool - backlog if pool else inf,
         CROWD * step_s / pool if pool else 0.0,
         begins_s,
+        most - requests if most else inf,
     )
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
+from ullage_router.http.access import Access
 from ullage_router.http.errors import (
     BODY_TIMEOUT,
     HEAD_TIMEOUT,
@@ -43,6 +44,7 @@ _MOST_BEYOND_BYTES: Final = 65_536
 _MOST_BEHIND_BYTES: Final = 1_048_576
 _MOST_TURNED_AWAY: Final = 32
 _LEAVE_WITHIN_S: Final = 1.0
+_FIRST_WITHIN_S: Final = 0.5
 _LOOK_EVERY_S: Final = 0.05
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
@@ -54,6 +56,8 @@ class Downstream(Guest):
     _serving = False
     _paused = False
     _tunnel = False
+    _fresh = True
+    """Nothing has come yet."""
     _looking: asyncio.TimerHandle | None = None
     _turned_away: asyncio.TimerHandle | None = None
     _unsent_bytes = 0
@@ -140,13 +144,19 @@ class Downstream(Guest):
 
     # Called by the proxy
 
-    def note(self, noted: frozenset[bytes]) -> None:
-        """From the next request on, these fields are noted."""
+    def note(self, noted: frozenset[bytes], access: Access | None) -> None:
+        """From the next request on, these fields are noted, and these clients may come."""
         self._reader.note(noted)
+        self._reader.access = access
 
     def stop_when_idle(self) -> None:
-        """The router is stopping: close now, or after the request that is under way."""
-        if self._exchange is None and self._reader.phase is IDLE:
+        """The router is stopping: close now, or after the request that is under way. The first one
+        of a connection that has just come may be on its way: closed, it would be reset."""
+        if self._exchange is not None or self._reader.phase is not IDLE:
+            return
+        if self._fresh:
+            self.due_s = min(self.due_s, self._proxy.loop.time() + _FIRST_WITHIN_S)
+        else:
             self._close()
 
     def stop_now(self) -> None:
@@ -189,6 +199,7 @@ class Downstream(Guest):
             tls=transport.get_extra_info("sslcontext") is not None,
             noted=proxy.noted,
         )
+        self._reader.access = proxy.access
         too_many = len(proxy.clients) - proxy.max_connections
         proxy.clients.add(self)
         if too_many >= _MOST_TURNED_AWAY:  # They would take what replica connections need.
@@ -255,6 +266,7 @@ class Downstream(Guest):
         self._serving = True  # An exchange may end before `start` returns.
         while self._waiting and self._idle:
             request = self._waiting.popleft()
+            self._fresh = False
             self.due_s = inf
             if request.target != _MODELS or not self._answered_here(request):
                 self._exchange = self._proxy.exchange(self._proxy, self, request)
@@ -297,8 +309,9 @@ class Downstream(Guest):
             return False
         keep_alive = request.keep_alive and not self._proxy.stopping and not request.http_1_0
         content_type = (b"Content-Type", b"application/json")
-        self.write(whole_response(200, (content_type,), body, keep_alive=keep_alive))
-        tell_short(self._proxy.witnesses, request, 200, End.WHOLE)
+        answer = whole_response(200, (content_type,), body, keep_alive=keep_alive)
+        self.write(answer)
+        tell_short(self._proxy.witnesses, request.client, request, 200, End.WHOLE, len(answer))
         if not keep_alive:
             self._close()
         return True
@@ -311,8 +324,16 @@ class Downstream(Guest):
         """
         self._proxy.router.refusals[refusal.code] += 1
         self.due_s = inf
-        self.write(refusal.render(None, keep_alive=False))
-        tell_short(self._proxy.witnesses, None, refusal.status, refusal.code)
+        answer = refusal.render(None, keep_alive=False)
+        self.write(answer)
+        tell_short(
+            self._proxy.witnesses,
+            self._reader.client,
+            None,
+            refusal.status,
+            refusal.code,
+            len(answer),
+        )
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self.pause_reading(paused=False)

@@ -15,6 +15,7 @@ CODES: Final = (
     "body_too_large",
     "head_timeout",
     "headers_too_large",
+    "invalid_api_key",
     "invalid_priority",
     "method_not_allowed",
     "no_capacity",
@@ -79,6 +80,11 @@ HEAD_TIMEOUT: Final = Refusal(
 )
 BODY_TIMEOUT: Final = Refusal(
     408, "body_timeout", "The request's body stopped coming (limits.body_timeout_s)."
+)
+
+NO_KEY: Final = Refusal(401, "invalid_api_key", "An API key is wanted: Authorization: Bearer KEY.")
+WRONG_KEY: Final = Refusal(
+    401, "invalid_api_key", "The API key in Authorization is none of this router's."
 )
 
 

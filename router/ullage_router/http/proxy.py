@@ -14,6 +14,8 @@ from typing import Final, cast
 from ullage_router.config import Config, Limits
 from ullage_router.core.budget import RetryBudget
 from ullage_router.core.policy import AffinityPolicy, RetryPolicy
+from ullage_router.http.access import NOTED as KEYED
+from ullage_router.http.access import Access
 from ullage_router.http.downstream import Downstream
 from ullage_router.http.exchange import Exchange
 from ullage_router.http.listener import Listener
@@ -73,6 +75,8 @@ class Proxy:
         self.stopping = False
         self.clients: set[Downstream] = set()
         """Open client connections."""
+        self.access: Access | None = None
+        """Who may send requests; None: everybody, and what they send goes on."""
         self._note(AffinityPolicy().session_header.lower().encode())
         self._wake = asyncio.Event()
         self._hurry = False
@@ -98,12 +102,21 @@ class Proxy:
         self.exchange = ToldExchange if self.witnesses else Exchange
         self._note(self.session_header)
 
+    def admit(self, access: Access) -> None:
+        """Have no others send requests from now on."""
+        self.access = None if access.idle else access
+        self._note(self.session_header)
+
     def _note(self, session_header: bytes) -> None:
-        """Which request headers choosing goes by, and what is told of requests."""
+        """Which request headers choosing goes by, what is told of requests, and who sends them."""
         self.session_header = session_header
-        self.noted = NOTED | ({session_header} - {b""}) | (TOLD if self.witnesses else frozenset())
+        self.noted = NOTED | ({session_header} - {b""})
+        if self.witnesses:
+            self.noted |= TOLD
+        if self.access is not None:
+            self.noted |= KEYED
         for client in self.clients:
-            client.note(self.noted)
+            client.note(self.noted, self.access)
 
     def _use(self, limits: Limits) -> None:
         self.limits = limits

@@ -11,6 +11,7 @@ from typing import Final
 
 import httptools
 
+from ullage_router.http.access import Access
 from ullage_router.http.errors import (
     NO_CONNECT,
     NO_HOST,
@@ -92,7 +93,9 @@ class RequestReader:
         self.phase: Phase = IDLE
         self.beyond = bytearray()
         """What came behind a request to change the protocol."""
-        self._client = client
+        self.access: Access | None = None
+        """Who may send requests; None: everybody."""
+        self.client = client
         self._tls = tls
         self._max_head_bytes = max_head_bytes
         self._max_headers = max_headers
@@ -240,6 +243,10 @@ class RequestReader:
         self._unheard_bytes = 0
         self._version = self._parser.get_http_version()
         self._judge(values, self._version)
+        if self.access is not None:
+            refusal = self.access.refusal(self._target, values)
+            if refusal is not None:
+                self._refuse(refusal)
         if b"connection" in values:
             self._fields = without_named(self._fields)
 
@@ -289,15 +296,16 @@ class RequestReader:
 
     def _finish(self, method: bytes, *, keep_alive: bool, websocket: bool = False) -> None:
         pieces = self._pieces if not self._rest else [*self._pieces, self._rest]
+        fields = self._fields if self.access is None else self.access.passed(self._fields)
         self._done.append(
             Request(
                 method,
                 self._target,
-                self._fields,
+                fields,
                 bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces),
                 self._version == "1.0",
                 keep_alive,
-                self._client,
+                self.client,
                 self._tls,
                 websocket,
             )

@@ -50,6 +50,8 @@ class Story(msgspec.Struct):
     """One request's."""
 
     request_id: str | None = None
+    client: str | None = None
+    """Its IP address, as this router sees it: with a proxy before, that one's."""
     method: str | None = None
     path: str | None = None
     """Without its query, which may hold a key. None, as those above: what came was no request."""
@@ -63,7 +65,7 @@ class Story(msgspec.Struct):
     why: str | None = None
     score: float | None = None
     waited_s: float = 0.0
-    """In the queue, before its first try."""
+    """In the queue, before its first try; where it had none, until it ended."""
     tries: int = 0
     status: int | None = None
     """What the client was told; None: nothing."""
@@ -89,15 +91,22 @@ def story_of(request: Request, request_id: bytes | None) -> Story:
     """How every story of a request begins."""
     path = split_target(request.target)[1].partition(b"?")[0]
     named = None if request_id is None else shown(request_id)
-    return Story(named, shown(request.method), shown(path), trace_id=trace_in(request))
+    client, method = shown(request.client), shown(request.method)
+    return Story(named, client, method, shown(path), trace_id=trace_in(request))
 
 
 def tell_short(
-    witnesses: Iterable[Witness], request: Request | None, status: int, end: str
+    witnesses: Iterable[Witness],
+    client: bytes,
+    request: Request | None,
+    status: int,
+    end: str,
+    sent_bytes: int,
 ) -> None:
     """Of what the router answers itself, at once."""
     story = Story() if request is None else story_of(request, request.fields.first(_REQUEST_ID))
-    story.status, story.end = status, end
+    story.client, story.status, story.end = shown(client), status, end
+    story.sent_bytes = sent_bytes
     for tell in [each.begins(story, request) for each in witnesses]:
         tell(story)
 
@@ -175,6 +184,8 @@ class ToldExchange(Exchange):
         story.end = end
         story.sent_bytes = self._counted.sent_bytes
         story.duration_s = perf_counter() - self._began_s
+        if ask is not None and not story.tries:
+            story.waited_s = story.duration_s
         for tell in tellers:
             tell(story)
 

@@ -39,6 +39,8 @@ function wrong(page, in60) {
   const ill = sidecars.filter((sidecar) => sidecar.problem);
   for (const { url, problem } of ill.slice(0, FEW)) add("bad", `Sidecar ${url}: ${problem}.`);
   if (ill.length > FEW) add("bad", `And ${some(ill.length - FEW, "more sidecar")} with a problem.`);
+  for (const { source, problem } of page.sources.filter((it) => it.problem).slice(0, FEW))
+    add("mild", `The list ${source} is as before: ${problem}.`);
   if (page.routing_by === "own_counts" && sidecars.length)
     add("mild", "No sidecar speaks for any replica: it goes by its own counts of requests.");
   if (page.routing_by === "mixed")
@@ -54,7 +56,7 @@ function wrong(page, in60) {
     add("mild", `${row.id} failed ${some(n, "time")} in the last 60 s.`);
   if (failing.length > FEW)
     add("mild", `And ${some(failing.length - FEW, "more replica")} failed.`);
-  return lines;
+  return lines.sort((a, b) => (b.mood === "bad") - (a.mood === "bad"));
 }
 
 function failedIn(in60, row) {

@@ -6,7 +6,7 @@ const COLUMNS = [
   {
     name: "state",
     title:
-      "What the replica is for this router: serving, ramping (its score is discounted after a warm-up), silent (no score: by the router's own counts), full (its score is not above the floor), left out (it failed, or was filled a moment ago), draining, warming, starting, lost, hung, down",
+      "What the replica is for this router: serving, ramping (its score is discounted after a warm-up), slow (it computes prompts less than half as fast as is usual), silent (no score: by the router's own counts), full (its score is not above the floor), left out (it failed, or was filled a moment ago), draining, warming, starting, lost, hung, down",
     of: (it) => GLYPH[it.row.now] + " " + it.row.now,
     sort: (it) => ["bad", "mild", "good"].indexOf(it.row.mood) + it.row.now,
   },

@@ -1,5 +1,7 @@
 // One replica in full, as pairs of a name and what there is to say.
 
+const SOON_S = 300; // Of what is to come later, what happens now says nothing.
+
 function factsOf({ row, share10, share60, perS, ttft }, recent) {
   const latest = recent.filter((one) => one.replica === row.id).slice(0, 3);
   const failures = Object.entries(row.failures)
@@ -41,7 +43,9 @@ function factsOf({ row, share10, share60, perS, ttft }, recent) {
       "blocks",
       row.exhaustion_s === null
         ? "they do not fall"
-        : `gone in ${seconds(row.exhaustion_s)} if they go on falling`,
+        : row.exhaustion_s >= SOON_S
+          ? "they fall slowly"
+          : `gone in ${seconds(row.exhaustion_s)} if they go on falling`,
     ],
     [
       "latest",
@@ -51,9 +55,9 @@ function factsOf({ row, share10, share60, perS, ttft }, recent) {
   ];
 }
 
-function sum({ capacity_score: score, parts }) {
+function sum({ capacity_score: score, parts, state }) {
   if (score === null) return "no score is known";
   if (!parts) return `${score}; its sidecar does not say what it is made of`;
   const { free, running, waiting, penalty, warm_up } = parts;
-  return `(${free} free blocks + ${running} free slots + ${waiting} empty queue) × ${penalty} for its queue × ${warm_up} for warming up = ${score}`;
+  return `(${free} free blocks + ${running} free slots + ${waiting} empty queue) × ${penalty} for its queue × ${warm_up} for its state (${state}) = ${score}`;
 }

@@ -5,7 +5,7 @@ const WHY = {
   own_counts: "no sidecar speaks: by own counts",
   affinity: "its beginning is known there",
   new_key: "a new beginning: as its key prefers",
-  wait: "the least wait is expected there",
+  wait: "drawn among the shortest waits",
   key_moved: "its key's replica is full or gone: the key moves",
   key_spilled: "its key's replica has little room: the key stays",
   hot_key: "a hot key: shared by several",
@@ -25,6 +25,7 @@ const WAY = {
 const GLYPH = {
   serving: "●",
   ramping: "◐",
+  slow: "◑",
   silent: "○",
   starting: "◔",
   warming: "◔",

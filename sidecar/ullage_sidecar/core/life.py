@@ -12,6 +12,9 @@
     ramping    ramp     it was warmed up a moment ago
     serving    1        else
 
+A drained engine that is also hung says so in its reason. One that serves, and has work without a
+step for `signs_of_life_s`, says that: it may be on its way to `hung`.
+
 Silence after "0 running, 0 waiting" is idleness. Silence after work is a hang only while heartbeats
 come: without them nothing is known of its steps; and only once this sidecar has itself watched for
 `signs_of_life_s`: before, it may not have heard all of the engine's API processes.
@@ -51,7 +54,8 @@ from ullage_sidecar.core.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A state, the factor (0..1) that it puts on the score, and why it is not `serving`."""
+    """A state, the factor (0..1) that it puts on the score, and why it is not `serving`, or what
+    else there is to say of it."""
 
     state: State
     factor: float
@@ -96,16 +100,18 @@ def judge(engine: Engine, settings: Settings, now_s: float) -> Life:
     if silent_s is not None and silent_s <= limits.signs_of_life_s:
         return Life(State.STARTING, 0.0, "answers since a moment, and has not been heard of yet")
     if engine.drain is not None:
-        return Life(State.DRAINING, 0.0, "drained by its operator")
-    if _makes_no_step(engine, settings, now_s):
-        return Life(
-            State.HUNG, 0.0, f"has work, made no step for more than {limits.hung_after_s:g} s"
-        )
+        hung = _no_step_for(limits.hung_after_s, engine, settings, now_s)
+        return Life(State.DRAINING, 0.0, _both("drained by its operator", hung))
+    if hung := _no_step_for(limits.hung_after_s, engine, settings, now_s):
+        return Life(State.HUNG, 0.0, hung)
     if engine.hello is None:
         return Life(State.SERVING, 1.0, "")
     past = _past(engine, settings, now_s)
     warmth = warmup.judge(engine.warm_up, past, settings.warm_up, now_s)
-    return Life(warmth.state, warmth.factor, warmth.reason)
+    if warmth.state is not State.SERVING:
+        return Life(warmth.state, warmth.factor, warmth.reason)
+    late = _no_step_for(limits.signs_of_life_s, engine, settings, now_s)
+    return Life(State.SERVING, warmth.factor, _both(warmth.reason, late))
 
 
 def is_cold(engine: Engine, settings: Settings, now_s: float) -> bool:
@@ -124,10 +130,15 @@ def _past(engine: Engine, settings: Settings, now_s: float) -> warmup.Past:
     return warmup.Past(now_s - engine.started_s, engine.generated, seen)
 
 
-def _makes_no_step(engine: Engine, settings: Settings, now_s: float) -> bool:
+def _no_step_for(for_s: float, engine: Engine, settings: Settings, now_s: float) -> str:
+    """That it has work, and has made no step for longer than that; empty: that is not so."""
     signals, limits = engine.signals, settings.health
     if signals.stepped_at_s is None or not signals.has_work() or is_silent(engine, settings, now_s):
-        return False
-    if now_s - engine.watched_s < limits.signs_of_life_s:
-        return False
-    return now_s - signals.stepped_at_s > limits.hung_after_s
+        return ""
+    if now_s - engine.watched_s < limits.signs_of_life_s or now_s - signals.stepped_at_s <= for_s:
+        return ""
+    return f"has work, made no step for more than {for_s:g} s"
+
+
+def _both(one: str, other: str) -> str:
+    return "; ".join(filter(None, (one, other)))

@@ -5,15 +5,21 @@ import re
 import pytest
 
 import ullage_router.config
+import ullage_shared.aggregator.config
 import ullage_sidecar.config
 import units
 from install.examples import examples
 from ullage_router.__main__ import main as router
+from ullage_shared.aggregator.__main__ import main as aggregator
 from ullage_shared.config import keys
 from ullage_sidecar.__main__ import main as sidecar
 
-COMMANDS = {"router.toml": router, "sidecar.toml": sidecar}
-KINDS = {"router.toml": ullage_router.config.Config, "sidecar.toml": ullage_sidecar.config.Config}
+COMMANDS = {"router.toml": router, "sidecar.toml": sidecar, "aggregator.toml": aggregator}
+KINDS = {
+    "router.toml": ullage_router.config.Config,
+    "sidecar.toml": ullage_sidecar.config.Config,
+    "aggregator.toml": ullage_shared.aggregator.config.Config,
+}
 
 
 def test_they_are_what_the_commands_print() -> None:

@@ -15,6 +15,7 @@ from ullage_router.core.fleet import (
     hear,
     key_of,
     learn_models,
+    lost,
     relist,
     vouch,
     with_breaker,
@@ -136,9 +137,10 @@ def test_a_replica_that_moves_to_another_sidecar_is_not_dropped_by_the_first() -
 def test_a_replica_stays_with_the_sidecar_that_speaks_for_it() -> None:
     fleet = heard(snapshot(A, 0.9), source=ONE)
     fleet = vouch(fleet, ONE, 5.0)
-    after, faults = hear(fleet, TWO, document(snapshot(A, None)), 5.0 + OWNED_S)
+    impostor = document(snapshot(A, None, id="other", seq=99))
+    after, faults = hear(fleet, TWO, impostor, 5.0 + OWNED_S)
     assert after.replicas[A] == fleet.replicas[A]
-    assert faults == (f"replica a:8000: {ONE} speaks for {A}",)
+    assert faults == (f"replica other: {ONE} speaks for {A}",)
     after, _ = hear(after, TWO, document(), 5.0 + OWNED_S)
     assert list(after.replicas) == [A]
 
@@ -268,6 +270,7 @@ events = st.one_of(
     st.tuples(st.just("hear"), st.sampled_from([ONE, TWO]), st.lists(snapshots, max_size=4)),
     st.tuples(st.just("vouch"), st.sampled_from([ONE, TWO]), st.none()),
     st.tuples(st.just("forget"), st.sampled_from([ONE, TWO]), st.none()),
+    st.tuples(st.just("lost"), st.sampled_from([ONE, TWO]), st.none()),
     st.tuples(st.just("relist"), st.sampled_from([A, B, C]), st.none()),
     st.tuples(st.just("learn"), st.sampled_from([A, B]), st.none()),
     st.tuples(st.just("aside"), st.sampled_from([A, B, "gone"]), st.none()),
@@ -308,6 +311,9 @@ def test_whatever_is_heard_the_fleet_stays_sound(
         elif event == "forget":
             fleet = forget(fleet, name)
             assert all(r.source != name for r in fleet.replicas.values())
+        elif event == "lost":
+            fleet = lost(fleet, name)
+            assert fleet.replicas.keys() == before.replicas.keys()
         elif event == "relist":
             listed = {name}
             fleet = relist(fleet, listed)
@@ -323,6 +329,7 @@ def test_whatever_is_heard_the_fleet_stays_sound(
         for replica in fleet.replicas.values():
             assert (replica.snapshot is None) == (replica.source is None)
             assert replica.source is not None or replica.url in listed
+            assert replica.source is None or replica.key in fleet.named[replica.source]
             old = before.replicas.get(replica.key)
             if old and old.snapshot and replica.snapshot:
                 is_same = old.boot_id in (None, replica.boot_id)

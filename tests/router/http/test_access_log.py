@@ -20,8 +20,10 @@ from scripted_backend import (
     response,
     silent,
 )
+from snapshots import fleet_with
 from ullage_router.access import AccessLog, access_line
 from ullage_router.config import Config, Limits
+from ullage_router.core.queue import QueuePolicy
 from ullage_router.http.exchange import Exchange
 from ullage_router.http.story import Story, ToldExchange
 from ullage_shared.log import Line
@@ -55,6 +57,7 @@ async def test_a_line_says_what_was_asked_who_answered_and_how_long_it_took() ->
         "request",
         {
             "id": "mine",
+            "client": "127.0.0.1",
             "method": "POST",
             "path": "/v1/completions",
             "model": "m",
@@ -132,12 +135,33 @@ async def test_a_refusal_before_any_try_is_told() -> None:
         assert ends(lines) == [("no_replica", 503, 0), ("invalid_priority", 400, 0)]
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_one_that_has_waited_in_vain_is_told_with_its_wait(leaves: bool) -> None:
+    lines: list[Line] = []
+    fleet = fleet_with({"http://127.0.0.1:1": 0.1}, now_s=1e9)  # Never stale.
+    async with data_plane(fleet=fleet) as plane:
+        plane.proxy.tell([AccessLog(lines.append)])
+        plane.proxy.waiting.policy = QueuePolicy(max_wait_s=5.0 if leaves else 0.05)
+        client = await plane.client()
+        await client.send(ASK)
+        await eventually(lambda: plane.proxy.waiting.waiting)
+        await asyncio.sleep(0.02)
+        if leaves:
+            client.close()
+        await eventually(lambda: lines)
+    assert ends(lines) == [("client_gone", None, 0) if leaves else ("no_capacity", 503, 0)]
+    fields = lines[0].fields
+    assert 0.02 <= fields["waited_s"] <= fields["duration_s"] < 2.0  # type: ignore[operator]
+
+
 async def test_what_is_no_request_is_told_without_a_word_of_it() -> None:
     async with told() as (plane, lines):
         client = await plane.client()
         await client.send(b"GET /secret HTTP/1.1\r\nsecret\r\n\r\n")
-        await client.closed()
+        said = await client.reader.read()
         assert ends(lines) == [("bad_request", 400, 0)]
+        assert lines[0].fields["sent_bytes"] == len(said)
+        assert lines[0].fields["client"] == "127.0.0.1"
         assert "secret" not in lines[0]
 
 
@@ -215,9 +239,13 @@ async def test_what_the_router_answers_itself_is_told() -> None:
     lines: list[Line] = []
     async with data_plane(models=lambda: b"{}") as plane:
         plane.proxy.tell([AccessLog(lines.append)])
-        await (await plane.client()).ask(request(b"/v1/models", headers=[ID]))
+        last = (b"Connection", b"close")
+        client = await plane.client()
+        await client.send(request(b"/v1/models", headers=[ID, last]))
+        said = await client.reader.read()
     assert ends(lines) == [("whole", 200, 0)]
     assert (lines[0].fields["path"], lines[0].fields["id"]) == ("/v1/models", "mine")
+    assert lines[0].fields["sent_bytes"] == len(said)
 
 
 async def test_requests_of_one_connection_are_told_one_by_one() -> None:

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from data_plane import Plane, data_plane
+from data_plane import Plane, data_plane, eventually
 from raw_client import request
 from scripted_backend import Backend, Received, answering, refusing_url, response
 from ullage_router import tracing as module
@@ -198,6 +198,8 @@ async def test_a_collector_that_is_gone_holds_up_nothing_and_is_kept_nothing_for
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "CLOSE_S", 0.1)
+    monkeypatch.setattr(module, "_SEND_WITHIN_S", 0.2)
+    before = set(threading.enumerate())
     it = exporting(refusing_url(), 1.0, "")
     async with Backend(answering(WELL)) as well, data_plane(well.url) as plane:
         plane.proxy.tell([it])
@@ -214,6 +216,8 @@ async def test_a_collector_that_is_gone_holds_up_nothing_and_is_kept_nothing_for
     begun_s = time.perf_counter()
     it.close()
     assert time.perf_counter() - begun_s < 2.0
+    # Its threads throw dice between two tries, which are other tests' dice, too.
+    await eventually(lambda: set(threading.enumerate()) <= before, within_s=20.0)
 
 
 def test_without_the_extra_the_key_is_refused_with_what_to_install(

@@ -19,7 +19,7 @@ from ullage_sidecar.core.warmup import Phase, Progress
 SETTINGS = Settings()
 T = 1000.0
 HELLO = Hello(1, "vllm", "boot-1", 1, started_s=T - 500.0, max_num_seqs=8)
-STEP = Reading(1, 5, T - 20.0, 2, 1, 0.4)
+STEP = Reading(1, 5, T - 3.0, 2, 1, 0.4)
 WARM = Progress("boot-1", Phase.WARM)
 
 

@@ -23,6 +23,7 @@ HELLO = Hello(1, "vllm", "boot-1", 1, started_s=T - 500.0, max_num_seqs=8)
 REBORN = replace(HELLO, sender=2, boot_id="boot-2", started_s=T - 1.0)
 IDLE = Reading(1, 5, T, 0, 0, 0.0)
 BUSY = IDLE._replace(running=5)
+LATE_STEP = "has work, made no step for more than 3 s"
 STALE = BUSY._replace(at_s=T - 31.0)
 WARM, GIVEN_UP = Progress("boot-1", Phase.WARM), Progress("boot-1", Phase.GIVEN_UP, "refused")
 
@@ -118,6 +119,27 @@ def test_silence_after_work_is_a_hang_after_30_s_of_heartbeats(silence_s, state)
     life = judge(engine, SETTINGS, T + silence_s)
     assert life.state is state
     assert life.factor == (0.0 if state is State.HUNG else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("since_s", "reason"),
+    [(3.0, ""), (3.1, LATE_STEP), (30.0, LATE_STEP), (30.1, LATE_STEP.replace("3 s", "30 s"))],
+)
+def test_one_that_serves_and_makes_no_step_says_so_long_before_it_is_hung(since_s, reason):
+    engine = fold(engine_after(GOOD, HELLO, BUSY), BUSY, T + since_s)
+    life = judge(engine, SETTINGS, T + since_s)
+    assert (life.reason, life.factor) == (reason, float(since_s <= 30.0))
+    idle = fold(engine_after(GOOD, HELLO, IDLE), IDLE, T + since_s)
+    assert judge(idle, SETTINGS, T + since_s).reason == ""
+
+
+def test_a_drained_engine_that_is_hung_says_both():
+    engine = fold(engine_after(GOOD, HELLO, BUSY), Drain(), T)
+    reasons = [judge(fold(engine, BUSY, T + s), SETTINGS, T + s) for s in (30.0, 30.1)]
+    assert [life.state for life in reasons] == [State.DRAINING] * 2
+    drained, hung = (life.reason for life in reasons)
+    assert drained == "drained by its operator"
+    assert hung == f"{drained}; has work, made no step for more than 30 s"
 
 
 def test_waiting_requests_are_work_too():

@@ -1,4 +1,4 @@
-"""Loops that run beside the requests, for as long as the router does."""
+"""Loops that run beside all else, for as long as the process does."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ullage_shared.log import line
 
-_log: Final = logging.getLogger("ullage.router")
+_log: Final = logging.getLogger("ullage.background")
 
 
 def in_background(loop: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -20,7 +20,7 @@ def in_background(loop: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 def _say_if_broken(task: asyncio.Task[None]) -> None:
     """A loop in the background has ended, which only a fault of ours does.
 
-    Its sidecar's snapshots age and no longer vouch; requests go on by the router's own counts.
+    What it kept up to date stays as it was: snapshots age, and no longer vouch.
     """
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error(line("background_loop_broken", why=repr(error)), exc_info=error)

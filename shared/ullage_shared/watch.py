@@ -1,15 +1,16 @@
 """`GET /v1/snapshots?watch`: the document, a line at a time, to whoever holds the connection.
 
-A line comes at once, then on a change (see `core.change`), and at least every `interval_ms`; never
-two within `RENDER_EVERY_S`. An empty line says that nothing but `ts` has changed since the line
-before. That `watch` is there is what counts, not its value; a parameter that is unknown is ignored.
+A line comes at once, then on a change worth it, and at least every `interval_ms`, or as often as
+whoever answers says in `Ullage-Interval-Ms`; never two within `spacing_ms`. An empty line says that
+nothing but `ts` has changed since the line before. That `watch` is there is what counts, not its
+value; a parameter that is unknown is ignored.
 
 Rules
 * A line is made when it can be taken. Who is slow gets the newest, late, and never a backlog: one
   line is in our hands, and little of it in the kernel's.
 * Who has not taken a line within `STALLED_S` is cut off.
 * However many watch, a document is rendered once for all of them.
-* The engines are looked at after something has come in that may be a change, and no more often
+* What is told of is looked at after something has come in that may be a change, and no more often
   than `LOOK_EVERY_S`; while nobody watches, not at all.
 """
 
@@ -19,17 +20,16 @@ import logging
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from aiohttp import web
 
 from ullage_shared.log import Seldom, line
-from ullage_shared.snapshot import INTERVAL, LINES_TYPE
-from ullage_sidecar.node import Node
-from ullage_sidecar.publisher import RENDER_EVERY_S, Published
+from ullage_shared.snapshot import INTERVAL, INTERVAL_HEADER, LINES_TYPE, SPACING
 
 MOST: Final = 256
 """Watchers at a time; one more is refused. Each is a connection, and a line in memory at most."""
+RENDER_EVERY_S: Final = 0.02
 STALLED_S: Final = 5.0
 GOODBYE_S: Final = 0.2
 LOOK_EVERY_S: Final = 0.005
@@ -41,7 +41,7 @@ MOST_MS: Final = 60_000
 _UNSENT_BYTES: Final = 4096
 """What the kernel takes of a line before the peer has room for it."""
 
-_log = logging.getLogger("ullage.sidecar")
+_log = logging.getLogger("ullage.watch")
 
 
 @dataclass(slots=True)
@@ -59,27 +59,89 @@ class Watched:
     """Watchers too many."""
 
 
-def interval_s(query: Mapping[str, str]) -> float:
-    """How often a watcher wants a line at least. Raises `ValueError`, whose words are for it."""
-    text = query.get(INTERVAL, str(INTERVAL_MS))
+class Rendered(Protocol):
+    """A document as it was rendered."""
+
+    @property
+    def at_s(self) -> float:
+        """When."""
+        ...
+
+    @property
+    def seq(self) -> int:
+        """Grows with every change of its content."""
+        ...
+
+    @property
+    def body(self) -> bytes:
+        """As it is sent, without an end of line in it."""
+        ...
+
+
+Doc = TypeVar("Doc", bound=Rendered)
+
+
+class Watchable(Protocol[Doc]):
+    """What there is to watch: a node, or many."""
+
+    tell: Callable[[], None] | None
+    """To be called whenever something has come in that may be a change."""
+    shown: Doc | None
+    """The document that those who are told have. `None`: whatever comes in is a change."""
+
+    def published(self, now_s: float, wall_s: float) -> Doc:
+        """The document of now, or of a moment ago."""
+        ...
+
+    def moved(self, since: Doc) -> bool:
+        """Has anything changed since that is worth a line at once?"""
+        ...
+
+
+class Wish(NamedTuple):
+    """How a watcher wants its lines, in seconds."""
+
+    interval_s: float
+    """One this often at least."""
+    spacing_s: float
+    """No two within that."""
+
+
+def wish(query: Mapping[str, str]) -> Wish:
+    """What a watcher asks for. Raises `ValueError`, whose words are for it."""
+    interval_ms = _milliseconds(query, INTERVAL, INTERVAL_MS)
+    spacing_ms = _milliseconds(query, SPACING, LEAST_MS)
+    return Wish(interval_ms / 1000.0, min(spacing_ms, interval_ms) / 1000.0)
+
+
+def _milliseconds(query: Mapping[str, str], name: str, usual: int) -> int:
+    text = query.get(name, str(usual))
     value = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else -1
     if not LEAST_MS <= value <= MOST_MS:
         wanted = f"wanted a whole number from {LEAST_MS} to {MOST_MS}"
-        raise ValueError(f"{INTERVAL} = {text!r}: {wanted}")
-    return value / 1000.0
+        raise ValueError(f"{name} = {text!r}: {wanted}")
+    return value
 
 
-class Watchers:
+class Watchers(Generic[Doc]):
     """All that watch, and what wakes them."""
 
     def __init__(
         self,
-        node: Node,
+        node: Watchable[Doc],
         counts: Watched,
         clock: Callable[[], float],
         wall: Callable[[], float],
+        *,
+        least_s: float = 0.0,
+        render_every_s: float | None = None,
     ) -> None:
+        """`least_s`: however often a watcher wants a line, it gets none more often than that, but
+        for a change. `render_every_s`: for how long `node` gives the same document; None:
+        `RENDER_EVERY_S`."""
         self._node = node
+        self._least_s = least_s
+        self._render_every_s = RENDER_EVERY_S if render_every_s is None else render_every_s
         self._counts = counts
         self._clock = clock
         self._wall = wall
@@ -93,13 +155,17 @@ class Watchers:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Serve one watcher until it goes, stalls, or `close` is called."""
         try:
-            interval = interval_s(request.query)
+            wanted = wish(request.query)
         except ValueError as error:
             return web.Response(status=400, text=f"{error}\n")
         if len(self._watchers) >= MOST or self._closed:
             self._counts.refused += 1
             return web.Response(status=503, text=f"wanted no more than {MOST} watchers: poll\n")
         headers = {"Content-Type": LINES_TYPE, "Cache-Control": "no-store"}
+        interval_s = max(wanted.interval_s, self._least_s)
+        spacing_s = max(wanted.spacing_s, self._render_every_s)
+        if interval_s > wanted.interval_s:
+            headers[INTERVAL_HEADER] = str(round(interval_s * 1000.0))
         response = web.StreamResponse(headers=headers)
         response.force_close()
         transport = request.transport
@@ -108,7 +174,7 @@ class Watchers:
         _hold_little(transport)
         with contextlib.suppress(ConnectionError), self._watching(transport) as woken:
             await response.prepare(request)
-            await self._stream(request, response, woken, interval)
+            await self._stream(request, response, woken, Wish(interval_s, spacing_s))
             await say_goodbye(response, transport)
         return response
 
@@ -139,13 +205,13 @@ class Watchers:
         request: web.Request,
         response: web.StreamResponse,
         woken: asyncio.Event,
-        interval: float,
+        wanted: Wish,
     ) -> None:
         loop = asyncio.get_running_loop()
-        last: Published | None = None
+        last: Doc | None = None
         while not self._closed:
             woken.clear()
-            timer = loop.call_later(interval, woken.set)
+            timer = loop.call_later(wanted.interval_s, woken.set)
             try:
                 now = self._node.published(self._clock(), self._wall())
                 if self._node.shown is None:
@@ -159,7 +225,7 @@ class Watchers:
                     self._counts.documents += 1
                 last, sent_s = now, loop.time()
                 await woken.wait()
-                if (early_s := sent_s + RENDER_EVERY_S - loop.time()) > 0.0:
+                if (early_s := sent_s + wanted.spacing_s - loop.time()) > 0.0:
                     await asyncio.sleep(early_s)
             except TimeoutError:
                 self._cut_off(request)
@@ -194,7 +260,7 @@ class Watchers:
             return
         published = self._node.published(now_s, self._wall())
         if self._node.moved(published):  # It was rendered before this came in.
-            self._look_at(published.at_s + RENDER_EVERY_S)
+            self._look_at(published.at_s + self._render_every_s)
             return
         self._node.shown = published
         for woken in self._watchers:

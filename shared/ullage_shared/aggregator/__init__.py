@@ -1,0 +1,1 @@
+"""Between many sidecars and their routers: hears all of them, and publishes as one."""
