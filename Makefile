@@ -161,7 +161,7 @@ uninstall: ## take it away again; /etc/ullage stays
 	@PYTHONPATH=deploy $(PYTHON) -m install uninstall --prefix "$(PREFIX)" --destdir "$(DESTDIR)"
 
 deploy-test: env system ## units, installer, packages, and all of it on a booted machine (as root, 10 minutes)
-	PYTHONPATH=tests/support $(BIN)/python -m units
+	PYTHONPATH=tests:tests/support $(BIN)/python -m units
 	$(BIN)/pytest tests/deploy -m "not alone" -n 2 --dist loadfile
 
 clean: ## remove what was built

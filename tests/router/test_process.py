@@ -113,10 +113,15 @@ async def test_a_stream_that_outlasts_the_grace_is_cut_and_the_exit_status_is_0(
 
 
 async def test_a_second_signal_ends_at_once_what_still_runs() -> None:
-    async with Backend(silent) as backend, router_process("--replica", backend.url) as router:
+    async def deaf(call: Call) -> None:
+        while True:
+            await call.read_request()
+
+    async with Backend(deaf) as backend, router_process("--replica", backend.url) as router:
         client = await Client.connect(router.address)
         await client.send(request(body=b"{}"))
-        await eventually(lambda: backend.open)
+        # The router has questions of its own.
+        await eventually(lambda: any(asked.method == b"POST" for asked in backend.requests))
         router.process.terminate()
         await eventually(lambda: any("stopping requests=1" in line for line in router.log))
         router.process.send_signal(2)

@@ -176,7 +176,7 @@ class Terminal:
         whole = [each for each in self.seen.split("\x1b[H")[1:] if "\x1b[J" in each]
         return whole[-1] if whole else ""
 
-    async def shows(self, wanted: str, within_s: float = 10.0) -> None:
+    async def shows(self, wanted: str, within_s: float = 60.0) -> None:
         await asyncio.to_thread(self._read, lambda: wanted in self.frame, within_s)
 
     async def ended(self, within_s: float = 5.0) -> int:
