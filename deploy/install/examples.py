@@ -17,7 +17,7 @@ from ullage_router import __main__ as router
 from ullage_shared.aggregator import __main__ as aggregator
 from ullage_sidecar import __main__ as sidecar
 
-_NODE: Final = "gpu-01"
+_NODES: Final = {"sidecar": "gpu-01", "aggregator": "agg-01"}
 _HEAD: Final = """\
 # The configuration of ullage-{command}. Is it in order?  ullage-{command} check /etc/ullage/{file}
 # What stands behind # is the default.
@@ -30,14 +30,12 @@ def examples() -> Mapping[str, str]:
     printed = {
         "router": _said(router.main, "check", "--print"),
         "aggregator": _said(aggregator.main, "check", "--print"),
-        "sidecar": _said(sidecar.main, "check", "--print", "--engine", f"a=http://{_NODE}:8000"),
+        "sidecar": _said(sidecar.main, "check", "--print", "--engine", "a=http://gpu-01:8000"),
     }
-    # By default a node is called as its host is, which is not this one.
-    node = f'#node = "{socket.gethostname()}"\n'
-    assert node in printed["sidecar"]
-    printed["sidecar"] = printed["sidecar"].replace(node, f'#node = "{_NODE}"\n')
     return {
-        f"{command}.toml": _HEAD.format(command=command, file=f"{command}.toml") + text
+        f"{command}.toml": _HEAD.format(command=command, file=f"{command}.toml")
+        # By default a node is called as its host is, which is not this one.
+        + text.replace(f'#node = "{socket.gethostname()}"\n', f'#node = "{_NODES.get(command)}"\n')
         for command, text in printed.items()
     }
 

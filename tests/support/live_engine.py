@@ -45,6 +45,7 @@ class LiveEngine:
         """Running, waiting, KV use as it says; None: as it is."""
         self.url = ""
         self.boot_id = f"boot-{name}"
+        self.started_s = time.monotonic() - 3600.0
         self._number = number
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
@@ -73,7 +74,7 @@ class LiveEngine:
         """Make steps and tell of them, for ever."""
         sender = Sender(socket)
         hello = Hello(
-            self._number, self.name, self.boot_id, 1, time.monotonic() - 3600.0,
+            self._number, self.name, self.boot_id, 1, self.started_s,
             total_blocks=BLOCKS, block_size=16, max_num_seqs=MOST_SEQS, models=("tiny",),
         )  # fmt: skip
         said_s = 0.0
@@ -131,7 +132,7 @@ class LiveEngine:
 
     async def _complete(self, asked: web.Request) -> web.StreamResponse:
         prompt = (await asked.json())["prompt"]
-        head = prompt[:HEAD_BYTES]
+        head = str(prompt[:HEAD_BYTES])  # Of a dummy it is a list of tokens.
         cached = HEAD_BYTES // BYTES_PER_TOKEN if head in self._known else 0
         self._known.add(head)
         request = Request(len(prompt) // BYTES_PER_TOKEN, cached)
