@@ -25,7 +25,7 @@ def lab(
 def test_the_same_seed_gives_the_same_figures_and_nothing_is_lost_but_with_a_replica(
     vllm_venv: Path, tmp_path: Path
 ) -> None:
-    flags = ["--workload", "chat", "--requests", "80", "--seeds", "1", "--load", "0.5"]
+    flags = ["--workload", "system", "--requests", "80", "--seeds", "1", "--load", "0.5"]
     flags += ["--replicas", "3", "--jobs", "2", "--scenario", "plain", "--scenario", "lost"]
     same = ("ullage", "ullage_least_wait")  # One policy by two names.
     for policy in (*same, "ullage_weighted", "least_in_flight", "dynamo"):
@@ -45,7 +45,7 @@ def test_the_same_seed_gives_the_same_figures_and_nothing_is_lost_but_with_a_rep
     for summary in lost.values():
         assert summary["refused"] == 0
         assert summary["failed"] <= 0.4 * 80  # What the lost one was in the midst of.
-    # Turns of a talk that go where the last one went find it in the cache.
+    # Questions that go where their system prompt is known find it in the cache.
     assert plain["ullage"]["hit_rate"] > plain["least_in_flight"]["hit_rate"]
 
 

@@ -173,7 +173,11 @@ async def test_a_fresh_server_is_known_at_once_and_warms_up_though_its_start_too
     assert idle["models"] == ["tiny"]
     assert idle["capacity_score"] is None
     assert "or it is learned as requests wait" in idle["reason"]
-    states = re.findall(r" state engine=a was=\S+ now=(\S+)", scene.log.read_text())
+    states: list[str] = []
+    until_s = perf_counter() + 10.0
+    while states[-1:] != ["serving"] and perf_counter() < until_s:  # A line comes a moment later.
+        states = re.findall(r" state engine=a was=\S+ now=(\S+)", scene.log.read_text())
+        await asyncio.sleep(0.05)
     assert states[0] == "starting"
     assert states[-3:] == ["warming", "ramping", "serving"]
 

@@ -83,7 +83,9 @@ UNKNOWN: Final = Pace()
 def moves(pace: Pace) -> bool:
     """Do those that wait there wait for prompts to be computed only, and for no blocks or sequences
     that others must give back?"""
-    return pace.requests is not None and pace.used < ROOM
+    if pace.requests is None or pace.used >= ROOM:
+        return False
+    return not pace.most or pace.requests - (pace.waiting or 0) < pace.most
 
 
 def pace_of(snapshot: Snapshot | None) -> Pace:
