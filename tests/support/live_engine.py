@@ -24,7 +24,7 @@ MOST_SEQS = 8
 BLOCKS = 1001
 BEAT_S = 0.2
 TOKENS = 6
-"""Of each answer."""
+"""Of an answer, unless the request says how many."""
 
 
 @dataclass(slots=True, eq=False)
@@ -131,15 +131,16 @@ class LiveEngine:
         return web.json_response({"data": [{"id": "tiny"}]})
 
     async def _complete(self, asked: web.Request) -> web.StreamResponse:
-        prompt = (await asked.json())["prompt"]
+        wanted = await asked.json()
+        prompt, tokens = wanted["prompt"], wanted.get("max_tokens", TOKENS)
         head = str(prompt[:HEAD_BYTES])  # Of a dummy it is a list of tokens.
         cached = HEAD_BYTES // BYTES_PER_TOKEN if head in self._known else 0
         self._known.add(head)
-        request = Request(len(prompt) // BYTES_PER_TOKEN, cached)
+        request = Request(len(prompt) // BYTES_PER_TOKEN, cached, left=tokens)
         self._waiting.append(request)
         answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await answer.prepare(asked)
-        for _ in range(TOKENS):
+        for _ in range(tokens):
             await request.made.get()
             await answer.write(b'data: {"choices": [{"text": "x"}]}\n\n')
         await answer.write(b"data: [DONE]\n\n")

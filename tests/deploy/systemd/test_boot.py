@@ -116,8 +116,8 @@ class Asking:
 
 
 @contextmanager
-def asking(host: Machine, clients: int, prompt_bytes: int = 100) -> Iterator[Asking]:
-    words = (CLIENTS, str(clients), str(prompt_bytes))
+def asking(host: Machine, clients: int, max_tokens: int = 6) -> Iterator[Asking]:
+    words = (CLIENTS, str(clients), str(max_tokens))
     they = Asking(host.start("python3", f"{SUPPORT}/asking.py", *words))
     try:
         yield they
@@ -130,8 +130,8 @@ def asking(host: Machine, clients: int, prompt_bytes: int = 100) -> Iterator[Ask
 
 @contextmanager
 def one_long_request(host: Machine) -> Iterator[Asking]:
-    """One whose prompt takes some 3 s; it is computed when this goes on."""
-    with asking(host, 1, prompt_bytes=240_000) as they:
+    """One whose answer takes some 3 s; it has begun when this goes on."""
+    with asking(host, 1, max_tokens=300) as they:
         host.comes_true(lambda: running(host))
         they.last()
         yield they
