@@ -7,7 +7,7 @@ KEEP ?=
 FUZZ_SECONDS ?= 300
 PREFIX ?= /opt/ullage
 DESTDIR ?=
-EXTRAS ?= sidecar,router
+EXTRAS ?= sidecar,router,aggregator
 LAB ?= --workload mooncake-like --workload azure-like --workload chat --load 0.5,0.7 \
 	--policy ullage --policy ullage_weighted --policy least_in_flight --policy dynamo --policy llm_d \
 	--policy omniscient --requests 600 --report .build/lab
@@ -45,7 +45,7 @@ lab: env-tune ## routing policies against each other on vLLM's own scheduler, in
 	$(VLLM)/bin/python -m ullage_tune run $(LAB)
 
 long: env env-vllm ## real vLLM at half speed is told apart; ranks that restart (10 minutes)
-	$(BIN)/pytest -m long
+	$(BIN)/pytest tests/end_to_end -m long
 
 check: lint ## the quick tests (under a minute)
 	$(BIN)/pytest -m "not vllm and not slow and not long" -n 2

@@ -12,7 +12,7 @@ from typing import Final
 
 from install.layout import SOURCE, Layout
 
-EXTRAS: Final = "sidecar,router"
+EXTRAS: Final = "sidecar,router,aggregator"
 
 
 class InstallError(Exception):

@@ -192,7 +192,13 @@ class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole configuration."""
 
-    listen: Annotated[str, Meta(description="Where clients connect, `host:port`.")] = "0.0.0.0:8080"
+    listen: Annotated[
+        str,
+        Meta(
+            description="Where clients connect, `host:port`. Not used if systemd gives the sockets "
+            "(`ullage-router.socket`)."
+        ),
+    ] = "0.0.0.0:8080"
     admin: Annotated[
         str,
         Meta(

@@ -108,13 +108,16 @@ async def test_who_connects_while_no_router_runs_is_served_by_the_next_one() -> 
 
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_one_router_takes_over_from_another_and_no_request_is_lost(workers: int) -> None:
+    """Neither of those that connect for each request, nor on connections that are kept."""
     async with Backend(HELLO) as backend:
         flags = ("--workers", str(workers), "--replica", backend.url)
         with listening(backlog=4096) as sock:
             address, fds = Address(*sock.getsockname()), [sock.fileno()]
             async with router_process(*flags, sockets=fds) as old:
                 over = asyncio.Event()
-                clients = [asyncio.ensure_future(_ask_until(over, address)) for _ in range(4)]
+                asking = [_ask_anew(over, address) for _ in range(4)]
+                asking += [_ask_on(over, address) for _ in range(4)]
+                clients = [asyncio.ensure_future(each) for each in asking]
                 async with router_process(*flags, sockets=fds):
                     old.process.terminate()
                     assert await old.ended(10.0) == 0
@@ -145,8 +148,23 @@ async def _ask_once(address: Address) -> bytes:
         client.close()
 
 
-async def _ask_until(over: asyncio.Event, address: Address) -> list[bytes]:
+async def _ask_anew(over: asyncio.Event, address: Address) -> list[bytes]:
     answers = []
     while not over.is_set():
         answers.append(await _ask_once(address))
+    return answers
+
+
+async def _ask_on(over: asyncio.Event, address: Address) -> list[bytes]:
+    """On one connection, until an answer says that it will be closed."""
+    answers = []
+    client = await Client.connect(address)
+    while not over.is_set():
+        answer = await client.ask(request(b"/v1/completions", b"{}"))
+        answers.append(answer.body)
+        if b"close" in answer.all(b"connection"):
+            client.close()
+            client = await Client.connect(address)
+        await asyncio.sleep(0.001)
+    client.close()
     return answers

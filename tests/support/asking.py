@@ -1,6 +1,6 @@
 """Clients that ask and ask, each time over a new connection, until standard input ends.
 
-    python asking.py URL CLIENTS PROMPT_BYTES      prints {"200": 118, "ConnectionRefusedError": 0…}
+    python asking.py URL CLIENTS MAX_TOKENS      prints {"200": 118, "ConnectionRefusedError": 0…}
 
 The standard library only: it runs where no test environment is. A 200 must be whole.
 """
@@ -28,14 +28,14 @@ def ask(host: str, port: int, body: bytes) -> str:
     return str(answer.status) if whole else f"{answer.status}, not whole"
 
 
-def main(url: str, clients: int, prompt_bytes: int) -> None:
+def main(url: str, clients: int, max_tokens: int) -> None:
     where = urlsplit(url)
     over = threading.Event()
     ends: Counter[str] = Counter()
 
     def keep_asking(client: int) -> None:
-        prompt = f"{client} ".ljust(prompt_bytes, "x")
-        body = json.dumps({"model": "tiny", "prompt": prompt, "stream": True}).encode()
+        wanted = {"model": "tiny", "prompt": f"{client} ", "max_tokens": max_tokens, "stream": True}
+        body = json.dumps(wanted).encode()
         while not over.is_set():
             ends[ask(str(where.hostname), where.port or 80, body)] += 1
 

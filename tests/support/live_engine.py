@@ -24,7 +24,7 @@ MOST_SEQS = 8
 BLOCKS = 1001
 BEAT_S = 0.2
 TOKENS = 6
-"""Of each answer."""
+"""Of an answer, unless the request says how many."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +45,7 @@ class LiveEngine:
         """Running, waiting, KV use as it says; None: as it is."""
         self.url = ""
         self.boot_id = f"boot-{name}"
+        self.started_s = time.monotonic() - 3600.0
         self._number = number
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
@@ -73,7 +74,7 @@ class LiveEngine:
         """Make steps and tell of them, for ever."""
         sender = Sender(socket)
         hello = Hello(
-            self._number, self.name, self.boot_id, 1, time.monotonic() - 3600.0,
+            self._number, self.name, self.boot_id, 1, self.started_s,
             total_blocks=BLOCKS, block_size=16, max_num_seqs=MOST_SEQS, models=("tiny",),
         )  # fmt: skip
         said_s = 0.0
@@ -130,15 +131,16 @@ class LiveEngine:
         return web.json_response({"data": [{"id": "tiny"}]})
 
     async def _complete(self, asked: web.Request) -> web.StreamResponse:
-        prompt = (await asked.json())["prompt"]
-        head = prompt[:HEAD_BYTES]
+        wanted = await asked.json()
+        prompt, tokens = wanted["prompt"], wanted.get("max_tokens", TOKENS)
+        head = str(prompt[:HEAD_BYTES])  # Of a dummy it is a list of tokens.
         cached = HEAD_BYTES // BYTES_PER_TOKEN if head in self._known else 0
         self._known.add(head)
-        request = Request(len(prompt) // BYTES_PER_TOKEN, cached)
+        request = Request(len(prompt) // BYTES_PER_TOKEN, cached, left=tokens)
         self._waiting.append(request)
         answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await answer.prepare(asked)
-        for _ in range(TOKENS):
+        for _ in range(tokens):
             await request.made.get()
             await answer.write(b'data: {"choices": [{"text": "x"}]}\n\n')
         await answer.write(b"data: [DONE]\n\n")

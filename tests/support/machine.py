@@ -18,6 +18,7 @@ from typing import Any
 
 import system_packages
 from distribution import SOURCE, built, run
+from install.environment import EXTRAS
 
 ROOT = SOURCE / ".build" / "debian-root"
 SUITE = "bookworm"
@@ -163,7 +164,7 @@ def _wheels(folder: Path) -> Path:
     run(
         *("python3", "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
         *("--only-binary=:all:", f"--python-version={PYTHON}", "--dest", wheels),
-        f"{wheel}[sidecar,router]",
+        f"{wheel}[{EXTRAS}]",
     )
     return wheels
 

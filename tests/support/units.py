@@ -12,7 +12,7 @@ from pathlib import Path
 import system_packages
 
 SHIPPED = Path(__file__).parents[2] / "deploy" / "systemd"
-SERVICES = ("ullage-sidecar", "ullage-router", "ullage-router@9402", "ullage-aggregator")
+SERVICES = ("ullage-sidecar", "ullage-router", "ullage-router@9409", "ullage-aggregator")
 UNITS = (*(f"{name}.service" for name in SERVICES), "ullage-router.socket", "vllm@a.service")
 _OWN = Path("usr/lib/systemd/system")
 _COMMANDS = (

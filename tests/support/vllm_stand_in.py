@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import os
 import secrets
+import time
 
 from live_engine import LiveEngine
 
@@ -15,6 +16,7 @@ from live_engine import LiveEngine
 async def serve(port: int) -> None:
     engine = LiveEngine(os.environ["ULLAGE_ENGINE"], secrets.randbits(63))
     engine.boot_id = secrets.token_hex(8)
+    engine.started_s = time.monotonic()
     await engine.serve(port)
     await engine.live(os.environ["ULLAGE_SOCKET"])
 

@@ -7,6 +7,8 @@ Rules
 * A slow client stops the reading of its own replica connection, and nobody else's; no further
   answer begins until it has caught up.
 * Whatever a client is waited for has an end: `due_s` (see `limits`).
+* A router that stops says `Connection: close` with each answer, and closes no connection that it
+  has not said it of before it was idle for a while: the next request may be on its way.
 """
 
 import asyncio
@@ -44,7 +46,6 @@ _MOST_BEYOND_BYTES: Final = 65_536
 _MOST_BEHIND_BYTES: Final = 1_048_576
 _MOST_TURNED_AWAY: Final = 32
 _LEAVE_WITHIN_S: Final = 1.0
-_FIRST_WITHIN_S: Final = 0.5
 _LOOK_EVERY_S: Final = 0.05
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
@@ -56,8 +57,6 @@ class Downstream(Guest):
     _serving = False
     _paused = False
     _tunnel = False
-    _fresh = True
-    """Nothing has come yet."""
     _looking: asyncio.TimerHandle | None = None
     _turned_away: asyncio.TimerHandle | None = None
     _unsent_bytes = 0
@@ -88,7 +87,7 @@ class Downstream(Guest):
     def done(self, *, keep_alive: bool) -> None:
         """The exchange is over, and the client has its whole answer."""
         self._exchange = None
-        if not keep_alive or self._proxy.stopping:
+        if not keep_alive:
             self._close()
             return
         if self._reader.phase is TUNNEL and not self._waiting:
@@ -150,14 +149,9 @@ class Downstream(Guest):
         self._reader.access = access
 
     def stop_when_idle(self) -> None:
-        """The router is stopping: close now, or after the request that is under way. The first one
-        of a connection that has just come may be on its way: closed, it would be reset."""
-        if self._exchange is not None or self._reader.phase is not IDLE:
-            return
-        if self._fresh:
-            self.due_s = min(self.due_s, self._proxy.loop.time() + _FIRST_WITHIN_S)
-        else:
-            self._close()
+        """The router is stopping. What the client may just be sending is still answered."""
+        if self._exchange is None and self._reader.phase is IDLE:
+            self.due_s = min(self.due_s, self._proxy.loop.time() + self._proxy.idle_s)
 
     def stop_now(self) -> None:
         """The router will wait no longer."""
@@ -208,7 +202,7 @@ class Downstream(Guest):
         if too_many >= 0:
             self._turn_away(too_many_connections(proxy.max_connections))
             return
-        self.due_s = proxy.loop.time() + limits.idle_client_s
+        self.due_s = proxy.loop.time() + proxy.idle_s
         keep_alive(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -266,7 +260,6 @@ class Downstream(Guest):
         self._serving = True  # An exchange may end before `start` returns.
         while self._waiting and self._idle:
             request = self._waiting.popleft()
-            self._fresh = False
             self.due_s = inf
             if request.target != _MODELS or not self._answered_here(request):
                 self._exchange = self._proxy.exchange(self._proxy, self, request)
@@ -294,7 +287,7 @@ class Downstream(Guest):
             if self._phase is not HEAD or self.due_s == inf:
                 self.due_s = now_s + limits.head_timeout_s
         elif self._phase is not IDLE or self.due_s == inf:
-            self.due_s = now_s + limits.idle_client_s
+            self.due_s = now_s + self._proxy.idle_s
         self._phase = phase
 
     @property

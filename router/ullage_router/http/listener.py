@@ -104,15 +104,20 @@ class Listener:
         self._resume()
 
     def close(self) -> None:
-        """Accept no more; those that have not finished TLS's handshake are let go.
-
-        Not those that are in, though their task has yet to hear of it: cancelled, it would close
-        their connection without a word to them.
-        """
+        """Accept no more."""
         self._pause()
         for sock in self._sockets:
             sock.close()
         self._sockets.clear()
+
+    async def see_in(self, within_s: float) -> None:
+        """Let those in who have been accepted. Who is in TLS's handshake even then is let go.
+
+        Not those that are in, though their task has yet to hear of it: cancelled, it would close
+        their connection without a word to them.
+        """
+        if self._arriving:
+            await asyncio.wait(self._arriving.values(), timeout=within_s)
         for guest, task in self._arriving.items():
             if not guest.is_in:
                 task.cancel()

@@ -36,6 +36,10 @@ from ullage_shared.snapshot import RequestClass
 _log: Final = logging.getLogger("ullage.router")
 _REPORT_EVERY_S: Final = 5.0
 _OTHER_FILES: Final = 64
+_STOPPED_IDLE_S: Final = 0.5
+"""Once the router stops: how long a connection without a request stays open, and TLS's handshakes
+may take. On a connection that the client believes open a request may be on its way."""
+_STOPPED_SWEEP_S: Final = 0.1
 _LAST_WORDS_S: Final = 0.5
 """For what was still said to reach its clients."""
 
@@ -129,10 +133,13 @@ class Proxy:
             limits.stalled_client_s,
             limits.first_byte_timeout_s or inf,
         )
-        self._sweep_every_s = min(1.0, shortest_s / 4)
+        self._sweep_each(min(1.0, shortest_s / 4))
+
+    def _sweep_each(self, every_s: float) -> None:
+        self._sweep_every_s = every_s
         if self._sweeper is not None:
             self._sweeper.cancel()
-        self._sweeper = self.loop.call_later(self._sweep_every_s, self._sweep)
+        self._sweeper = self.loop.call_later(every_s, self._sweep)
 
     def _sweep(self) -> None:
         """End what is overdue. One look at every connection costs less than a timer for each."""
@@ -148,6 +155,11 @@ class Proxy:
             return self.router.breathing(None)
         model, size = cast(tuple[str | None, RequestClass], lane)
         return self.router.breathing_of(model, size)
+
+    @property
+    def idle_s(self) -> float:
+        """How long a connection without a request stays open."""
+        return _STOPPED_IDLE_S if self.stopping else self.limits.idle_client_s
 
     def new_request_id(self) -> bytes:
         """An `X-Request-Id` for a request that brings none: 128 random bits."""
@@ -218,7 +230,10 @@ class Proxy:
             self._listener.close()
         for client in list(self.clients):
             client.stop_when_idle()
+        self._sweep_each(min(self._sweep_every_s, _STOPPED_SWEEP_S))
         end_s = self.loop.time() + grace_s
+        if self._listener is not None:
+            await self._listener.see_in(min(grace_s, _STOPPED_IDLE_S))
         while self.clients and not self._hurry and (left_s := end_s - self.loop.time()) > 0:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), min(left_s, _REPORT_EVERY_S))

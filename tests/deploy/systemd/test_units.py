@@ -98,7 +98,7 @@ def test_every_user_is_declared() -> None:
 def test_the_commands_have_the_flags_that_the_units_give_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    router_parser().parse_args(["--config", "router.toml", "--admin", "127.0.0.1:9402"])
+    router_parser().parse_args(["--config", "router.toml", "--admin", "127.0.0.1:9409"])
     sidecar_parser().parse_args(["--config", "sidecar.toml"])
     drop_in = _service(units.SHIPPED / "vllm" / "vllm@.service.d" / "ullage.conf")
     (stop,) = drop_in["ExecStop"]

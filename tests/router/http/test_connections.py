@@ -331,8 +331,8 @@ async def test_an_unknown_list_of_models_is_asked_of_a_replica() -> None:
         assert backend.requests[0].all(b"authorization") == [b"Bearer k"]
 
 
-async def test_stopping_lets_a_stream_finish_and_closes_its_connection_at_once() -> None:
-    """The client wanted to keep the connection; a stopping router does not wait for it to leave."""
+async def test_stopping_lets_a_stream_finish_and_closes_idle_connections_soon() -> None:
+    """The clients want to keep their connections; a router that stops does not wait for them."""
     more = asyncio.Event()
 
     async def script(call: Call) -> None:
