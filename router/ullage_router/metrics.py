@@ -30,7 +30,10 @@ Tallies = list[tuple[str, Tally]]
 
 
 def registry(
-    router: Router, proxy: Proxy, feeds: Mapping[str, Feed], listings: Sequence[Listing]
+    router: Router,
+    proxy: Proxy,
+    feeds: Mapping[str, Feed],
+    listings: Sequence[Listing] = (),
 ) -> CollectorRegistry:
     """All that `/metrics` shows, the process's own CPU, memory and descriptors included."""
     everything = CollectorRegistry()
