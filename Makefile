@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs install uninstall deploy-test fuzz env env-tune env-vllm system bench-ask bench-decide bench-fresh bench-live bench-proxy bench-push bench-record bench-sidecar bench-speeds bench-told bench-vllm conformance lab long observability soak versions clean
+.PHONY: bench-aggregate bench-ask bench-decide bench-fresh bench-live bench-proxy bench-push bench-record bench-sidecar bench-speeds bench-told bench-vllm check clean conformance demo deploy-test docs env env-tune env-vllm fuzz help install lab lint long observability soak system test uninstall versions
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -63,6 +63,9 @@ docs: env ## write the README's tables, Grafana's dashboard and example configur
 	$(BIN)/python tests/docs/tables.py --write README.md
 	PYTHONPATH=deploy $(BIN)/python -m grafana --write deploy/grafana/ullage.json
 	PYTHONPATH=deploy $(BIN)/python -m install.examples --write deploy/systemd/etc
+
+bench-aggregate: env ## what 32 to 1,000 sidecars cost a router, directly and through aggregators (4 minutes)
+	PYTHONPATH=tests/support $(BIN)/python tests/bench/bench_aggregate.py
 
 bench-ask: env ## what it costs to find what a request asks for, by its body's size
 	$(BIN)/python tests/bench/bench_ask.py

@@ -6,6 +6,7 @@ Rules
   snapshots age, and no longer vouch.
 """
 
+import asyncio
 from collections.abc import Callable
 
 import aiohttp
@@ -13,7 +14,7 @@ import aiohttp
 from ullage_router.core.fleet import forget, hear, lost, speaks_for_all, vouch
 from ullage_router.pace import Pace
 from ullage_router.router import Router
-from ullage_shared.feed import Feed
+from ullage_shared.feed import AT_ONCE, Feed
 from ullage_shared.feeds import Feeds
 from ullage_shared.snapshot import Document
 
@@ -49,17 +50,22 @@ class SidecarFeed(Feed):
     """The look at one sidecar or aggregator."""
 
     def __init__(
-        self, router: Router, session: aiohttp.ClientSession, sidecar: str, pace: Pace
+        self,
+        router: Router,
+        session: aiohttp.ClientSession,
+        sidecar: str,
+        pace: Pace,
+        at_once: asyncio.Semaphore | None = None,
     ) -> None:
-        super().__init__(_Ear(router, sidecar, pace), session, sidecar)
+        super().__init__(_Ear(router, sidecar, pace), session, sidecar, at_once=at_once)
 
 
 def feeds(router: Router, session: aiohttp.ClientSession) -> Feeds:
     """The feeds of one router. A replica that only a source that is no longer asked has published
     leaves the fleet."""
-    pace = Pace()
+    pace, at_once = Pace(), asyncio.Semaphore(AT_ONCE)
 
     def gone(source: str) -> None:
         router.fleet = forget(router.fleet, source)
 
-    return Feeds(lambda url: SidecarFeed(router, session, url, pace), gone)
+    return Feeds(lambda url: SidecarFeed(router, session, url, pace, at_once), gone)

@@ -110,6 +110,8 @@ class Router:
         self._rng = rng
         self._failing: set[str] = set()
         self._fleet = fleet
+        self._held = {key for key in fleet.replicas if _is_held(fleet, key)}
+        """Keys of those against whom something is held: few, while all are looked at seldom."""
         self._odds: dict[tuple[str | None, RequestClass], Odds] = {}
         self._judged: dict[RequestClass, LineUp] = {}
         """The latest of each size: what has not changed since is not judged anew."""
@@ -133,7 +135,7 @@ class Router:
 
     @fleet.setter
     def fleet(self, fleet: Fleet) -> None:
-        if fleet.replicas.keys() != self._fleet.replicas.keys():
+        if fleet.keys is not self._fleet.keys and fleet.keys != self._fleet.keys:
             for key in fleet.replicas.keys() - self._fleet.replicas.keys():
                 _log.info(line("replica_joined", replica=fleet.replicas[key].id))
             for key in self._fleet.replicas.keys() - fleet.replicas.keys():
@@ -147,10 +149,10 @@ class Router:
                     self._forget(key)
             for key in self.leaving.keys() & fleet.replicas.keys():
                 del self.leaving[key]
-        for key, before in self._fleet.replicas.items():
-            if before.breaker is not CLOSED and key in fleet.replicas:
-                self._say_condition(fleet.replicas[key], before.breaker)
+        for key in self._held & fleet.replicas.keys():
+            self._say_condition(fleet.replicas[key], self._fleet.replicas[key].breaker)
         self._fleet = fleet
+        self._held = {key for key in self._held if _is_held(fleet, key)}
 
     def noted_s(self) -> float:
         """Now; what is in flight at this moment is noted for snapshots to come."""
@@ -385,6 +387,7 @@ class Router:
         if now is before:
             return
         self._fleet = with_breaker(self._fleet, key, now)
+        self._held.add(key)
         self._say_condition(self._fleet.replicas[key], before, why)
 
     def _say_condition(self, replica: Replica, before: Breaker, why: str = "") -> None:
@@ -416,3 +419,8 @@ class Router:
             if replica.key in self._fleet.replicas or replica.key in self.leaving:
                 self.tallies[replica.key] = tally
         return tally
+
+
+def _is_held(fleet: Fleet, key: str) -> bool:
+    replica = fleet.replicas.get(key)
+    return replica is not None and replica.breaker is not CLOSED

@@ -33,6 +33,9 @@ _INTERVALS: Final = 3.0
 """A watch without a line for so many is given up, but not before `_TIMEOUT_S`."""
 _MOST_INTERVAL_S: Final = 60.0
 """What a peer says of its interval is believed up to that."""
+AT_ONCE: Final = 64
+"""So many are connected to side by side. A thousand at once would take longer than each may take to
+answer: all would be given up, and asked again, for ever."""
 _FAULTS: Final = 8
 _WORDS: Final = 300
 """Faults of a document that are told, and characters of each."""
@@ -90,9 +93,11 @@ class Feed:
         url: str,
         spacing_s: float = 0.0,
         most_bytes: int | None = None,
+        at_once: asyncio.Semaphore | None = None,
     ) -> None:
         """`spacing_s`: no two lines of a watch are wanted within that. `most_bytes`: of a document;
-        None: as many as of anybody's answer."""
+        None: as many as of anybody's answer. `at_once`: shared by those that ask side by side; the
+        time to answer counts from when it lets this one in."""
         self.polls: Counter[Poll] = Counter()
         """Answers, and lines of a watch."""
         self.faults: tuple[str, ...] = ()
@@ -112,6 +117,7 @@ class Feed:
         self._url = url
         self._spacing_s = spacing_s
         self._most_bytes = most_bytes
+        self._at_once = at_once or asyncio.Semaphore()
         self._told = False
         """Does the log say that there is a problem?"""
         self._seldom = Seldom()
@@ -150,15 +156,16 @@ class Feed:
     async def _ask(self, interval_s: float, query: str) -> Look | None:
         headers = {"If-None-Match": self._etag} if self._etag else {}
         try:
-            async with (
-                asyncio.timeout(_TIMEOUT_S) as limit,
-                self._session.get(
-                    self._url + snapshot.PATH + query,
-                    headers=headers,
-                    allow_redirects=False,
-                    timeout=aiohttp.ClientTimeout(total=None),
-                ) as answer,
-            ):
+            async with self._at_once:
+                until_s = asyncio.get_running_loop().time() + _TIMEOUT_S
+                async with asyncio.timeout_at(until_s):
+                    begun = await self._session.get(
+                        self._url + snapshot.PATH + query,
+                        headers=headers,
+                        allow_redirects=False,
+                        timeout=aiohttp.ClientTimeout(total=None),
+                    )
+            async with begun as answer, asyncio.timeout_at(until_s) as limit:
                 if answer.status == 304 and self._etag:
                     limit.reschedule(None)
                     return await self._unchanged()

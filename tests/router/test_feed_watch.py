@@ -232,6 +232,29 @@ async def test_who_says_that_its_lines_come_less_often_is_waited_for_so_much_lon
         await eventually(lambda: feed.problem == f"no line within {waited} s")
 
 
+async def test_those_who_wait_to_be_asked_lose_none_of_their_time_and_who_watches_keeps_none_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thousand at once would all take too long."""
+    monkeypatch.setattr("ullage_shared.feed._TIMEOUT_S", 0.2)
+
+    async def slow(call: Call) -> None:
+        await call.read_request()
+        await asyncio.sleep(0.15)
+        await call.send(HEAD + chunk(line(0.9)))
+        await call.gone()
+
+    router, pace, at_once = Router(fleet_of([]), Rules(), Random(1)), Pace(), asyncio.Semaphore()
+    async with Backend(slow) as sidecar, aiohttp.ClientSession() as session:
+        feeds = [SidecarFeed(router, session, sidecar.url, pace, at_once=at_once) for _ in range(4)]
+        tasks = [asyncio.ensure_future(feed.run(LONG_S)) for feed in feeds]
+        await eventually(lambda: all(feed.watching for feed in feeds))
+        assert [feed.polls[Poll.TIMEOUT] for feed in feeds] == [0, 0, 0, 0]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def test_a_watch_that_is_not_heard_is_lost_once_and_others_may_speak_then() -> None:
     """Two tell of A: see `core/test_two_sources.py`."""
     async with (

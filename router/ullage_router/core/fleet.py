@@ -44,6 +44,10 @@ def _nothing(_then_s: float) -> Mapping[str, float]:
     return _NOTHING
 
 
+_parsed: Final = lru_cache(maxsize=16_384)(parse_base_url)
+"""The same URLs come again and again."""
+
+
 def key_of(url: str, dp_rank: int | None) -> str:
     """What names the replica at this URL for as long as it is there."""
     return url if dp_rank is None else f"{url}#{dp_rank}"
@@ -104,7 +108,9 @@ class Replica:
 class Fleet:
     """All replicas, by key, in a stable order."""
 
-    replicas: Mapping[str, Replica] = field(default_factory=lambda: MappingProxyType({}))
+    replicas: MappingProxyType[str, Replica] = field(default_factory=lambda: MappingProxyType({}))
+    keys: tuple[str, ...] = ()
+    """Theirs, in order: the same object for as long as nobody comes or goes."""
     listed: frozenset[str] = frozenset()
     """URLs of the operator's list."""
     named: Named = field(default_factory=lambda: MappingProxyType({}))
@@ -153,7 +159,7 @@ def hear(
     told: set[str] = set()
     for snapshot in document.replicas:
         try:
-            url, address = parse_base_url(snapshot.url)
+            url, address = _parsed(snapshot.url)
         except AddressError as error:
             faults.append(f"replica {snapshot.id}: url {error}")
             continue
@@ -172,7 +178,7 @@ def hear(
         stands_by = all(fleet.replicas[key] is replica for key, replica in heard.items())
         if stands_by and named is fleet.named:
             return fleet, tuple(faults)  # Nothing is to be judged anew.
-        replicas = MappingProxyType({**fleet.replicas, **heard})
+        replicas = MappingProxyType(fleet.replicas | heard)
         return replace(fleet, replicas=replicas, named=named), tuple(faults)
     everything = {
         key: replica
@@ -201,7 +207,7 @@ def lost(fleet: Fleet, source: str) -> Fleet:
     if all(heir(fleet.named, source, key) is None for key in fleet.named.get(source, ())):
         return fleet
     kept = _without(fleet, source, fleet.named)
-    return replace(fleet, replicas=MappingProxyType({**fleet.replicas, **kept}))
+    return replace(fleet, replicas=MappingProxyType(fleet.replicas | kept))
 
 
 def _without(fleet: Fleet, source: str, named: Named) -> dict[str, Replica]:
@@ -226,8 +232,14 @@ def _same_company(fleet: Fleet, source: str, heard: Mapping[str, Replica]) -> bo
             return False
         if before.snapshot.id != replica.snapshot.id:
             return False
-    mine = sum([replica.source == source for replica in fleet.replicas.values()])
+    mine = len(_own(fleet, source))
     return mine == sum([replica.source == source for replica in heard.values()])
+
+
+def _own(fleet: Fleet, source: str) -> dict[str, Replica]:
+    """The replicas that `source` speaks for. Nobody else is looked at: it is asked at each word."""
+    told = ((key, fleet.replicas.get(key)) for key in fleet.named.get(source, ()))
+    return {key: replica for key, replica in told if replica and replica.source == source}
 
 
 def _unheard(fleet: Fleet, url: str, address: Address, dp_rank: int | None = None) -> Replica:
@@ -246,19 +258,23 @@ def forget(fleet: Fleet, source: str) -> Fleet:
 def vouch(fleet: Fleet, source: str, now_s: float, taken_at: TakenAt = _nothing) -> Fleet:
     """The sidecar says that nothing has changed: what it said last is true now."""
     taken = taken_at(now_s - SHOWN_AFTER_S)
-    replicas = {
-        key: _vouched(replica, now_s, taken.get(key, 0.0)) if replica.source == source else replica
-        for key, replica in fleet.replicas.items()
+    vouched = {
+        key: _vouched(replica, now_s, taken.get(key, 0.0))
+        for key, replica in _own(fleet, source).items()
     }
-    return replace(fleet, replicas=MappingProxyType(replicas))
+    return replace(fleet, replicas=MappingProxyType(fleet.replicas | vouched))
 
 
 def learn_models(fleet: Fleet, url: str, models: frozenset[str]) -> Fleet:
-    """A server's own list of models has come."""
-    replicas = {
-        key: replace(replica, models=models, learned=True) if replica.url == url else replica
-        for key, replica in fleet.replicas.items()
-    }
+    """A server's own list of models has come. Of what is known already nothing is made anew."""
+    ranks = {key: replica for key, replica in fleet.replicas.items() if replica.url == url}
+    alike = all(replica.models == models for replica in ranks.values())
+    if alike and all(replica.learned for replica in ranks.values()):
+        return fleet
+    learned = {key: replace(replica, models=models, learned=True) for key, replica in ranks.items()}
+    replicas = MappingProxyType(fleet.replicas | learned)
+    if alike:
+        return replace(fleet, replicas=replicas)
     return _fleet(replicas, fleet.listed, fleet.named)
 
 
@@ -269,7 +285,7 @@ def with_breaker(fleet: Fleet, key: str, breaker: Breaker) -> Fleet:
     if replica is None or replica.breaker is breaker:
         return fleet
     changed = replace(replica, breaker=breaker)
-    return replace(fleet, replicas=MappingProxyType({**fleet.replicas, key: changed}))
+    return replace(fleet, replicas=MappingProxyType(fleet.replicas | {key: changed}))
 
 
 def _vouched(replica: Replica, now_s: float, taken: float) -> Replica:
@@ -328,7 +344,8 @@ def _fleet(replicas: Mapping[str, Replica], listed: frozenset[str], named: Named
         ordered[key] = replace(replica, ambiguous=ambiguous)
     known = {replica.models for replica in ordered.values() if replica.models}
     alike = _alike(frozenset(known))
-    return Fleet(MappingProxyType(ordered), listed, named, mixed=len(known) > 1, alike=alike)
+    mixed = len(known) > 1
+    return Fleet(MappingProxyType(ordered), tuple(ordered), listed, named, mixed, alike)
 
 
 @lru_cache(maxsize=8)

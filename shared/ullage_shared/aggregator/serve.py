@@ -10,6 +10,7 @@ Rules
 * No sidecar may say more than `MOST_BYTES`: the document of all must stay one that routers read.
 """
 
+import asyncio
 import logging
 import resource
 import time
@@ -32,7 +33,7 @@ from ullage_shared.aggregator.table import RENDER_EVERY_S, Table
 from ullage_shared.answers import JSON, Answer, metrics, response, snapshots
 from ullage_shared.config import ConfigError
 from ullage_shared.discovery.listing import Listing
-from ullage_shared.feed import Feed
+from ullage_shared.feed import AT_ONCE, Feed
 from ullage_shared.feeds import Feeds
 from ullage_shared.log import line
 from ullage_shared.tls import trusting
@@ -74,10 +75,13 @@ class Aggregator:
         self.table = Table(config.node)
         self.served = Served()
         self.listing = Listing("sidecars", self._changed)
-        self.feeds = Feeds(
-            lambda url: Feed(_Ear(self.table, url), session, url, SPACING_S, MOST_BYTES),
-            self.table.forget,
-        )
+        at_once = asyncio.Semaphore(AT_ONCE)
+
+        def feed(url: str) -> Feed:
+            ear = _Ear(self.table, url)
+            return Feed(ear, session, url, SPACING_S, MOST_BYTES, at_once)
+
+        self.feeds = Feeds(feed, self.table.forget)
         self._config = config
         self.listing.apply(config.sidecars)
         self._changed()

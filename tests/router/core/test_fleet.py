@@ -158,6 +158,14 @@ def test_learned_models_hold_for_every_rank_of_a_server() -> None:
     assert [r.models for r in fleet.replicas.values()] == [{"x"}, {"x"}, {"tiny"}]
 
 
+def test_what_a_server_says_again_of_its_models_changes_nothing() -> None:
+    """A thousand servers say it every ten seconds."""
+    fleet = learn_models(heard(snapshot(A), snapshot(B)), A, frozenset({"tiny"}))
+    assert fleet.replicas[A].learned
+    assert learn_models(fleet, A, frozenset({"tiny"})) is fleet
+    assert learn_models(fleet, C, frozenset({"tiny"})) is fleet
+
+
 def test_ranks_inherit_what_was_learned_of_their_url() -> None:
     fleet = learn_models(fleet_of([A]), A, frozenset({"x", "lora"}))
     after = heard(snapshot(A, dp_rank=0, models=("x",)), fleet=fleet)
@@ -319,6 +327,7 @@ def test_whatever_is_heard_the_fleet_stays_sound(
             fleet = relist(fleet, listed)
         elif event == "learn":
             fleet = learn_models(fleet, name, frozenset({"x", "y"}))
+            assert_as_if_made_anew(fleet)
         else:
             fleet = with_breaker(fleet, name, STRUCK)
 
