@@ -9,7 +9,6 @@ will do.
 Exit status: see `ullage_shared.check`.
 """
 
-import argparse
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
@@ -25,7 +24,6 @@ from ullage_router.tracing import require
 from ullage_shared import asking, check
 from ullage_shared.check import Asked, PeerError
 from ullage_shared.config import ConfigError
-from ullage_shared.log import add_log_flags
 
 _COMMAND: Final = "ullage-router check"
 _EXAMPLE: Final = Config(sidecars=("http://gpu-01:9400", "http://gpu-02:9400"))
@@ -34,7 +32,7 @@ _OK: Final = 200
 
 def main(words: Sequence[str]) -> int:
     """Check. Returns the exit status."""
-    command = _parser()
+    command = check.parser(_COMMAND, add_keys)
     options = command.parse_args(words)
     options.config = check.file_of(command, options)
     given = options.config or any(getattr(options, key) is not None for key in KEYS)
@@ -49,20 +47,6 @@ def main(words: Sequence[str]) -> int:
         return check.IN_ORDER
     peers = tls.read(config.tls).peers
     return check.say_asked(asyncio.run(_ask_all(config, peers)), as_comment=options.print)
-
-
-def _parser() -> argparse.ArgumentParser:
-    command = argparse.ArgumentParser(
-        allow_abbrev=False,
-        prog=_COMMAND,
-        description="Says whether a configuration is in order, and what would be in force.",
-        epilog=check.EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    check.add_flags(command)
-    add_keys(command)
-    add_log_flags(command)
-    return command
 
 
 def _read_files(config: Config) -> None:

@@ -1,37 +1,25 @@
 """The command line of `ullage-router`, and the configuration that it and the file make together."""
 
 import argparse
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Final
 
 from ullage_router.config import Config, at_odds
 from ullage_router.worker import Place
 from ullage_shared.address import Address, AddressError, parse_base_url, parse_listen
+from ullage_shared.command_line import daemon_parser
 from ullage_shared.config import ConfigError, load
 from ullage_shared.discovery.source import parse_source
-from ullage_shared.log import add_log_flags
 
-VERSION: Final = version("ullage")
 KEYS: Final = ("listen", "admin", "replicas", "sidecars", "workers")
 """The keys that have a flag."""
 _ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line without a subcommand. A flag beats the same key in the file."""
-    command = argparse.ArgumentParser(
-        allow_abbrev=False,
-        prog="ullage-router",
-        usage="%(prog)s [flags]   or   %(prog)s check | explain | key | top [flags]",
-        description="Sends each request to the vLLM replica that has headroom for it.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    """The command line without a subcommand."""
+    command = daemon_parser(
+        "ullage-router", "check | explain | key | top", _SAYS, _EPILOG, add_keys
     )
-    command.add_argument("--config", type=Path, metavar="FILE", help="TOML file")
-    add_keys(command)
-    add_log_flags(command)
-    command.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     # How a supervisor starts its workers: of no use to anybody else.
     command.add_argument("--worker", type=Place.parse, help=argparse.SUPPRESS)
     return command
@@ -64,6 +52,7 @@ def add_keys(command: argparse.ArgumentParser) -> None:
     )
 
 
+_SAYS: Final = "Sends each request to the vLLM replica that has headroom for it."
 _EPILOG: Final = """\
 examples:
   ullage-router --sidecar http://gpu-01:9400 --sidecar http://gpu-02:9400

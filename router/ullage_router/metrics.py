@@ -9,7 +9,6 @@ finished what it has, or when another has its name.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.registry import Collector
@@ -26,6 +25,7 @@ from ullage_router.router import Router
 from ullage_router.tally import Tally
 from ullage_shared.discovery.listing import Listing, Look
 from ullage_shared.feed import Feed, Poll
+from ullage_shared.version import VERSION
 
 Tallies = list[tuple[str, Tally]]
 """By replica's name."""
@@ -174,7 +174,7 @@ class RouterCollector(Collector):
         yield one(counter("handshakes_failed"), proxy.handshakes_failed)
         yield histogram("event_loop_lateness_seconds", [([], proxy.late_s)])
         build = gauge("build_info", "version")
-        build.add_metric([version("ullage")], 1.0)
+        build.add_metric([VERSION], 1.0)
         yield build
 
 

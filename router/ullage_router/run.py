@@ -12,7 +12,7 @@ from typing import Final
 
 import uvloop
 
-from ullage_router.cli import VERSION, configure, parser
+from ullage_router.cli import configure, parser
 from ullage_router.config import Config, worker_count
 from ullage_router.given import address_of, given
 from ullage_router.serve import service
@@ -26,6 +26,7 @@ from ullage_shared.config import ConfigError
 from ullage_shared.log import line
 from ullage_shared.notify import Notifier
 from ullage_shared.peer import why_unreachable
+from ullage_shared.version import VERSION
 
 _log: Final = logging.getLogger("ullage.router")
 

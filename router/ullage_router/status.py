@@ -10,7 +10,6 @@ Rules
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
 from itertools import islice
 from statistics import median_high
 from typing import Any, Final
@@ -28,8 +27,8 @@ from ullage_router.tally import SECONDS_BOUNDS, Tally
 from ullage_shared.discovery.listing import Listing
 from ullage_shared.feed import Feed
 from ullage_shared.snapshot import State
+from ullage_shared.version import VERSION
 
-_VERSION: Final = version("ullage")
 MOST_RECENT: Final = 50
 MOST_HOT: Final = 20
 _PIECE: Final = 32
@@ -53,7 +52,7 @@ async def status_page(
     router, room = proxy.router, proxy.waiting
     rows = await _rows(router)
     return {
-        "version": _VERSION,
+        "version": VERSION,
         "at": time.time(),
         "uptime_s": round(uptime_s, 1),
         "stopping": stopping,

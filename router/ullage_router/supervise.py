@@ -19,7 +19,6 @@ from aiohttp import web
 
 from ullage_router import tls
 from ullage_router.claim import claim
-from ullage_router.cli import VERSION
 from ullage_router.config import Config
 from ullage_router.given import address_of, given
 from ullage_router.http import access
@@ -36,6 +35,7 @@ from ullage_shared.config import ConfigError
 from ullage_shared.log import line
 from ullage_shared.notify import Notifier
 from ullage_shared.peer import why_unreachable
+from ullage_shared.version import VERSION
 
 _log: Final = logging.getLogger("ullage.router")
 _ADMIN_CLOSE_S: Final = 1.0

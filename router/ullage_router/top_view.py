@@ -1,5 +1,6 @@
 """What `ullage-router top` says of the router as a whole, as lines of text: pure."""
 
+from collections import Counter
 from typing import Final
 
 from ullage_router.looks import Since
@@ -65,7 +66,7 @@ def problems(since: Since) -> list[Line]:
     for mood, words in _MOODS.items():
         states = [row["now"] for row in replicas if row["mood"] == mood]
         if states:
-            each = ", ".join(f"{states.count(now)} {now}" for now in dict.fromkeys(states))
+            each = ", ".join(f"{count} {now}" for now, count in Counter(states).items())
             said = f"{len(states)} of {len(replicas)} replicas {words[len(states) > 1]}: {each}"
             lines.append(Line(plain(said), mood))
     ill = [sidecar for sidecar in page["sidecars"] if sidecar["problem"]]

@@ -13,6 +13,8 @@ import aiohttp
 import msgspec
 
 from ullage_shared.address import without_password
+from ullage_shared.command_line import AddKeys, plain_parser
+from ullage_shared.log import add_log_flags
 from ullage_shared.peer import TooLargeError, read_limited, why_unreachable
 from ullage_shared.plain import plain
 from ullage_shared.printed import changed, printed, toml
@@ -31,13 +33,18 @@ exit status: 0 in order, 1 somebody whom --connect asked does not answer,
   at a time (keys and values; then addresses, and what is at odds; then files)"""
 
 
-def add_flags(command: argparse.ArgumentParser) -> None:
+def parser(prog: str, add_keys: AddKeys) -> argparse.ArgumentParser:
     """What is to be checked, and how."""
+    says = "Says whether a configuration is in order, and what would be in force."
+    command = plain_parser(prog, says, EPILOG)
     add = command.add_argument
     add("file", nargs="?", type=Path, metavar="FILE", help="TOML file")
     add("--config", type=Path, metavar="FILE", help="the same, as the command itself has it")
     add("--print", action="store_true", help="write the whole file, as it would be in force")
     add("--connect", action="store_true", help="ask everybody named there once [no network]")
+    add_keys(command)
+    add_log_flags(command)
+    return command
 
 
 def file_of(command: argparse.ArgumentParser, options: argparse.Namespace) -> Path | None:

@@ -7,7 +7,6 @@ it also asks each engine's `/health` once.
 Exit status: see `ullage_shared.check`.
 """
 
-import argparse
 import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Final
 from ullage_shared import check
 from ullage_shared.check import Asked
 from ullage_shared.config import ConfigError
-from ullage_shared.log import add_log_flags
 from ullage_shared.tls import trusting
 from ullage_sidecar import health
 from ullage_sidecar.cli import add_keys, flags
@@ -30,7 +28,7 @@ _EXAMPLE: Final = Config(engine=(EngineEntry(url="http://gpu-01:8000"),))
 
 def main(words: Sequence[str]) -> int:
     """Check. Returns the exit status."""
-    command = _parser()
+    command = check.parser(_COMMAND, add_keys)
     options = command.parse_args(words[1:])
     file, given = check.file_of(command, options), flags(options)
     try:
@@ -44,20 +42,6 @@ def main(words: Sequence[str]) -> int:
     if not options.connect:
         return check.IN_ORDER
     return check.say_asked(asyncio.run(_ask_all(config)), as_comment=options.print)
-
-
-def _parser() -> argparse.ArgumentParser:
-    command = argparse.ArgumentParser(
-        allow_abbrev=False,
-        prog=_COMMAND,
-        description="Says whether a configuration is in order, and what would be in force.",
-        epilog=check.EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    check.add_flags(command)
-    add_keys(command)
-    add_log_flags(command)
-    return command
 
 
 def _faults_of_files(config: Config) -> Iterator[str]:

@@ -1,14 +1,10 @@
 """The command line of `ullage-sidecar`, and what it says of the configuration."""
 
 import argparse
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Final
 
-from ullage_shared.log import add_log_flags
+from ullage_shared.command_line import daemon_parser
 from ullage_sidecar.config import engine_flags
-
-VERSION: Final = version("ullage")
 
 
 def flags(options: argparse.Namespace) -> dict[str, Any]:
@@ -21,20 +17,10 @@ def flags(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line without a subcommand. A flag beats the same key in the file."""
-    command = argparse.ArgumentParser(
-        allow_abbrev=False,
-        prog="ullage-sidecar",
-        usage="%(prog)s [flags]   or   %(prog)s check | drain | undrain | status [flags]",
-        description="Turns the scheduler stats of this node's vLLM servers into scored snapshots.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    """The command line without a subcommand."""
+    return daemon_parser(
+        "ullage-sidecar", "check | drain | undrain | status", _SAYS, _EPILOG, add_keys
     )
-    command.add_argument("--config", type=Path, metavar="FILE", help="TOML file")
-    add_keys(command)
-    add_log_flags(command)
-    command.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
-    return command
 
 
 def add_keys(command: argparse.ArgumentParser) -> None:
@@ -51,6 +37,7 @@ def add_keys(command: argparse.ArgumentParser) -> None:
     add("--node", metavar="NAME", help="this node's name")
 
 
+_SAYS: Final = "Turns the scheduler stats of this node's vLLM servers into scored snapshots."
 _EPILOG: Final = """\
 examples:
   ullage-sidecar --engine http://gpu-01:8000     the URL under which routers reach this vLLM

@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from aiohttp import web
 from ullage_shared import log
 from ullage_shared.address import parse_listen
 from ullage_shared.notify import Notifier
+from ullage_shared.version import VERSION
 from ullage_sidecar import agent, endpoints, health, metrics
 from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.control import Control, Door, listening, path_of
@@ -35,7 +35,6 @@ from ullage_sidecar.warmer import Warmer
 TICK_S: Final = 1.0
 CLOSE_WITHIN_S: Final = 1.0
 STOP_WITHIN_S: Final = 10.0
-VERSION: Final = version("ullage")
 
 _log: Final = logging.getLogger("ullage.sidecar")
 

@@ -5,7 +5,6 @@ With `--connect` it also looks at each source that lists sidecars, and asks each
 Exit status: see `ullage_shared.check`.
 """
 
-import argparse
 import asyncio
 import ssl
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from ullage_shared.aggregator.cli import add_keys, flags
 from ullage_shared.aggregator.config import Config, read
 from ullage_shared.check import Asked
 from ullage_shared.config import ConfigError
-from ullage_shared.log import add_log_flags
 from ullage_shared.tls import trusting
 
 _COMMAND: Final = "ullage-aggregator check"
@@ -27,7 +25,7 @@ _EXAMPLE: Final = Config(sidecars=("file:/etc/ullage/sidecars.yml",))
 
 def main(words: Sequence[str]) -> int:
     """Check. Returns the exit status."""
-    command = _parser()
+    command = check.parser(_COMMAND, add_keys)
     options = command.parse_args(words[1:])
     file, given = check.file_of(command, options), flags(options)
     try:
@@ -44,20 +42,6 @@ def main(words: Sequence[str]) -> int:
     if not options.connect:
         return check.IN_ORDER
     return check.say_asked(asyncio.run(_ask_all(config, trust)), as_comment=options.print)
-
-
-def _parser() -> argparse.ArgumentParser:
-    command = argparse.ArgumentParser(
-        allow_abbrev=False,
-        prog=_COMMAND,
-        description="Says whether a configuration is in order, and what would be in force.",
-        epilog=check.EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    check.add_flags(command)
-    add_keys(command)
-    add_log_flags(command)
-    return command
 
 
 async def _ask_all(config: Config, trust: ssl.SSLContext) -> list[Asked]:

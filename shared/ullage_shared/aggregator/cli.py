@@ -1,13 +1,9 @@
 """The command line of `ullage-aggregator`."""
 
 import argparse
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Final
 
-from ullage_shared.log import add_log_flags
-
-VERSION: Final = version("ullage")
+from ullage_shared.command_line import daemon_parser
 
 
 def flags(options: argparse.Namespace) -> dict[str, Any]:
@@ -17,20 +13,8 @@ def flags(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line without a subcommand. A flag beats the same key in the file."""
-    command = argparse.ArgumentParser(
-        allow_abbrev=False,
-        prog="ullage-aggregator",
-        usage="%(prog)s [flags]   or   %(prog)s check [flags]",
-        description="Hears many sidecars, and tells routers of all their replicas as one would.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.add_argument("--config", type=Path, metavar="FILE", help="TOML file")
-    add_keys(command)
-    add_log_flags(command)
-    command.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
-    return command
+    """The command line without a subcommand."""
+    return daemon_parser("ullage-aggregator", "check", _SAYS, _EPILOG, add_keys)
 
 
 def add_keys(command: argparse.ArgumentParser) -> None:
@@ -47,6 +31,7 @@ def add_keys(command: argparse.ArgumentParser) -> None:
     add("--node", metavar="NAME", help="this aggregator's name")
 
 
+_SAYS: Final = "Hears many sidecars, and tells routers of all their replicas as one would."
 _EPILOG: Final = """\
 examples:
   ullage-aggregator --sidecar http://gpu-01:9400 --sidecar http://gpu-02:9400

@@ -16,7 +16,7 @@ from typing import Final
 import uvloop
 
 from ullage_shared import log
-from ullage_shared.aggregator.cli import VERSION, flags, parser
+from ullage_shared.aggregator.cli import flags, parser
 from ullage_shared.aggregator.config import Config, read
 from ullage_shared.aggregator.serve import aggregating, opened
 from ullage_shared.background import in_background
@@ -24,6 +24,7 @@ from ullage_shared.config import ConfigError
 from ullage_shared.log import line
 from ullage_shared.notify import Notifier
 from ullage_shared.peer import why_unreachable
+from ullage_shared.version import VERSION
 
 STOP_WITHIN_S: Final = 10.0
 _log: Final = logging.getLogger("ullage.aggregator")

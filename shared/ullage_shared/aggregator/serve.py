@@ -16,7 +16,6 @@ import resource
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from typing import Final
 
 import aiohttp
@@ -37,9 +36,9 @@ from ullage_shared.feed import AT_ONCE, Feed
 from ullage_shared.feeds import Feeds
 from ullage_shared.log import line
 from ullage_shared.tls import trusting
+from ullage_shared.version import VERSION
 from ullage_shared.watch import Watchers
 
-VERSION: Final = version("ullage")
 MOST_BYTES: Final = 4 * 1024 * 1024
 SPACING_S: Final = 0.1
 """Sidecars push no more often than the document is rendered."""
