@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -41,6 +40,7 @@ _KEYS: Final = {
     b"\x1b[1~": "home",
 }
 _SEQUENCE: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z~]|\x1bO.|.", re.DOTALL)
+_USUAL_SIZE: Final = (80, 24)
 _SIGNALS: Final = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -79,8 +79,11 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines."""
-        return shutil.get_terminal_size()
+        """Columns and lines: the terminal's own. (`shutil` believes `COLUMNS` rather than it.)"""
+        try:
+            return os.get_terminal_size(sys.stdout.fileno())
+        except OSError:  # It has gone; what is drawn, nobody sees.
+            return _USUAL_SIZE
 
     def draw(self, lines: Sequence[Line], foot: Line) -> None:
         """Fill the screen; what is too long or too many is cut."""

@@ -159,7 +159,7 @@ class Terminal:
             stdin=self._theirs,
             stdout=self._theirs,
             stderr=self._theirs,
-            env={**os.environ, "TERM": "xterm", "PYTHONUTF8": "1", **environment},
+            env={**os.environ, "TERM": "xterm", "PYTHONUTF8": "1", "COLUMNS": "333", **environment},
             start_new_session=True,
         )
 
@@ -212,7 +212,6 @@ def terminal(admin: str, **environment: str) -> Iterator[Terminal]:
         it.close()
 
 
-@pytest.mark.alone
 async def test_live_it_follows_obeys_keys_and_leaves_the_terminal_as_it_was() -> None:
     async with site(2, scores=(0.9, 0.1)) as it:
         with terminal(admin(it)) as shown:
@@ -238,7 +237,6 @@ async def test_live_it_follows_obeys_keys_and_leaves_the_terminal_as_it_was() ->
             assert shown.as_it_was
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
 )
