@@ -47,7 +47,7 @@ COVERED: Final[dict[int, tuple[str, ...]]] = {
     10: (CORE + "test_fleet.py::test_a_sidecar_does_not_touch_the_replicas_of_another",),
     11: (
         CORE + "test_affinity.py::test_a_key_leaves_a_replica_that_does_not_serve_at_once",
-        HTTP + "test_breaker_at_work.py::test_affinity_does_not_pin_a_dead_replica",
+        HTTP + "test_breaker_readmits.py::test_affinity_does_not_pin_a_dead_replica",
     ),
     12: (
         CORE + "test_hot_keys.py::test_a_hot_key_is_spread_over_as_many_as_its_rate_needs",

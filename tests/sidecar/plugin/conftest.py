@@ -4,6 +4,7 @@ vLLM is not installed in this environment. What the plugin makes of the real one
 tests/end_to_end/test_plugin.py.
 """
 
+import gc
 import importlib
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from ear import Ear
+from plugin_pieces import Eventually, hearts
 
 
 class FakeStatLoggerBase:
@@ -103,3 +105,10 @@ def eventually(is_so: Callable[[], bool], within_s: float = 2.0) -> bool:
 @pytest.fixture(name="eventually")
 def eventually_fixture() -> Callable[..., bool]:
     return eventually
+
+
+@pytest.fixture(autouse=True)
+def _no_heart_outlives_its_logger(eventually: Eventually) -> Iterator[None]:
+    yield
+    gc.collect()
+    assert eventually(lambda: not hearts())
