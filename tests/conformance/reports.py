@@ -29,8 +29,8 @@ COVERED: Final[dict[int, tuple[str, ...]]] = {
         "::test_a_request_that_outlives_its_replica_leaves_nothing_behind",
     ),
     7: (
-        CORE + "test_selection.py::test_a_burst_over_equal_replicas_spreads_evenly",
-        CORE + "test_selection.py::test_a_burst_spreads_evenly_though_some_are_heard_amid_it",
+        CORE + "test_bursts.py::test_a_burst_over_equal_replicas_spreads_evenly",
+        CORE + "test_bursts.py::test_a_burst_spreads_evenly_though_some_are_heard_amid_it",
         CORE + "test_lineup.py"
         "::test_what_a_snapshot_cannot_show_yet_is_taken_off_though_it_came_later",
         CORE + "test_decide.py::test_equal_replicas_share_equally",
