@@ -171,8 +171,8 @@ def hear(
         heard[key], fault = _newer(known, snapshot, source, now_s, taken_at)
         if fault:
             faults.append(f"replica {snapshot.id}: {fault}")
-        else:
-            told.add(key)
+        if not fault or heard[key].source == source:
+            told.add(key)  # Of its own it tells, however badly; another's it only claims.
     named = telling(fleet.named, source, told)
     if _same_company(fleet, source, heard):
         stands_by = all(fleet.replicas[key] is replica for key, replica in heard.items())

@@ -76,6 +76,13 @@ def test_an_older_snapshot_never_beats_a_newer_one() -> None:
     assert faults == ("replica a:8000: seq 6 is older than 7",)
 
 
+def test_who_says_something_old_of_its_replica_still_tells_of_it() -> None:
+    fleet = heard(snapshot(A, 0.9, seq=7), now_s=1.0)
+    after, _ = hear(fleet, ONE, document(snapshot(A, 0.1, seq=6)), 2.0)
+    assert A in after.named[ONE]
+    assert vouch(after, ONE, 3.0).replicas[A].received_s == 3.0
+
+
 def test_the_same_seq_again_renews_the_age() -> None:
     fleet = heard(snapshot(A, 0.9, seq=7, age_s=0.0), now_s=1.0)
     after = heard(snapshot(A, 0.9, seq=7, age_s=0.5), fleet=fleet, now_s=2.0)
