@@ -44,6 +44,7 @@ WORDS: Final[Mapping[str, str]] = {
     Why.SCORE: "no key settles it, so it is chosen among those with headroom",
     Why.OWN_COUNTS: "no sidecar speaks for anybody, so by what this router has sent there itself",
     Why.AFFINITY: "it knows how the request begins",
+    Why.AFFINITY_BY_CHANCE: "the replica of its key has little room, and keeps it by chance",
     Why.NEW_KEY: "nobody knows how the request begins, and its key prefers this one",
     Why.WAIT: "drawn among the shortest waits: nobody knows how the request begins, or only those "
     "that have more to do",

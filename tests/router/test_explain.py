@@ -76,7 +76,7 @@ async def test_it_is_so_in_the_middle_tier_where_dice_decide() -> None:
         assert home is not None
         it.hear(*(0.2 if replica.url == home.url else 0.9 for replica in it.replicas))
         said = [await it.foretold(headers=keyed(b"a")) for _ in range(20)]
-        assert set(said) == {"affinity", "key_spilled"}
+        assert set(said) == {"affinity_by_chance", "key_spilled"}
 
 
 async def test_it_is_so_for_a_key_that_must_leave_or_may_not_yet() -> None:

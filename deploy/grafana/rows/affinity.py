@@ -8,7 +8,7 @@ _FOUND: Final = f"rate(ullage_sidecar_prefix_cache_hit_tokens_total{{{NODE}}}[$_
 _LOOKED_UP: Final = (
     f"rate(ullage_sidecar_prefix_cache_queried_tokens_total{{{NODE}}}[$__rate_interval])"
 )
-_HITS: Final = f'{ROUTER}, why=~"affinity|hot_key"'
+_HITS: Final = f'{ROUTER}, why=~"affinity.*|hot_key"'
 _DECIDED: Final = f'{ROUTER}, why!~"full|no_replica"'
 
 AFFINITY: Final = Row(
@@ -35,8 +35,8 @@ AFFINITY: Final = Row(
             "reqps",
             "By the rule that settled them, per second. affinity: it went where its prefix is "
             "known (a hit). wait, new_key: nobody knows it, or who does is too busy. By weighted "
-            "also key_moved: its replica is full or gone; key_spilled: the key stays, this "
-            "request does not; hot_key: shared.",
+            "also affinity_by_chance: its replica has little room, and kept it; key_spilled: "
+            "this request goes elsewhere; key_moved: its replica is full or gone; hot_key: shared.",
             ((f"sum by (why) ({rate('decisions_total')})", "{{why}}"),),
             stacked=True,
         ),

@@ -45,6 +45,8 @@ class Why(StrEnum):
     """No sidecar speaks for any candidate: chosen by this router's requests in flight."""
     AFFINITY = "affinity"
     """It goes where what it begins with is known."""
+    AFFINITY_BY_CHANCE = "affinity_by_chance"
+    """Its key's replica has little room, and keeps this request by `affinity.stay_chance`."""
     NEW_KEY = "new_key"
     """Nobody is known to know how it begins: chosen as the key prefers."""
     WAIT = "wait"
@@ -64,7 +66,8 @@ class Why(StrEnum):
 
 _WHY: Final = {basis: Why(basis) for basis in Basis}
 _NO_KEY: Final = _WHY | {Basis.SCORE: Why.WAIT}
-_AFFINITY, _NEW_KEY, _HOT_KEY = Why.AFFINITY, Why.NEW_KEY, Why.HOT_KEY
+_AFFINITY, _BY_CHANCE = Why.AFFINITY, Why.AFFINITY_BY_CHANCE
+_NEW_KEY, _HOT_KEY = Why.NEW_KEY, Why.HOT_KEY
 """The usual ones: to look a member up in its enum takes as long as the rest of a line."""
 _NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
 
@@ -172,10 +175,11 @@ def choose(
         turn = Turn(_NEW_KEY, field, STAY, keys[0])
     elif (homes := homes_for(known.placed, rules.hot_per_s, now_s)) > 1:
         turn = _spread(known, keys, odds, homes, rules)
-    elif (at := odds.place(known.home)) is not None and _stays(field, at, rng, rules):
-        seat = field.seats[at]
-        return Decision(seat.replica, _AFFINITY, seat.score, known, STAY, look)
     else:
+        at = odds.place(known.home)
+        if at is not None and (stays := _stays(field, at, rng, rules)) is not None:
+            seat = field.seats[at]
+            return Decision(seat.replica, stays, seat.score, known, STAY, look)
         turn = _elsewhere(known, keys, odds, at, now_s, rules)
     field, way = turn.field, rules.choose.way
     if odds.returning and way is not Way.WEIGHTED:  # Whose weights count with it.
@@ -271,20 +275,20 @@ def _elsewhere(
     return Turn(Why.KEY_MOVED, field, MOVE, key)
 
 
-def _stays(field: Field, at: int, rng: Random, rules: Rules) -> bool:
-    """Does the key's home, at that place, keep the request? Above `stay_above` it does, or by
-    chance; and where nobody else has room. By own counts, its score is held against the least. One
-    that returns from an ejection keeps its part."""
+def _stays(field: Field, at: int, rng: Random, rules: Rules) -> Why | None:
+    """By which tier the key's home, at that place, keeps the request; None: it does not. Above
+    `stay_above` it does, or by chance; and where nobody else has room. By own counts, its score is
+    held against the least. One that returns from an ejection keeps its part."""
     if len(field.seats) == 1:
-        return True
+        return _AFFINITY
     score, share = field.scores[at], field.seats[at].share
     if share < 1.0 and rng.random() >= share:
-        return False
+        return None
     if field.by_counts:
         score = (_SLACK + 1.0 / max(field.scores)) / (_SLACK + 1.0 / score)
     if score > rules.affinity.stay_above:
-        return True
-    return rng.random() < rules.affinity.stay_chance
+        return _AFFINITY
+    return _BY_CHANCE if rng.random() < rules.affinity.stay_chance else None
 
 
 def _thinned(field: Field, rng: Random) -> Field:

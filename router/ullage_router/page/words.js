@@ -4,6 +4,7 @@ const WHY = {
   score: "headroom: drawn by score",
   own_counts: "no sidecar speaks: by own counts",
   affinity: "its beginning is known there",
+  affinity_by_chance: "its key's replica has little room, and kept it by chance",
   new_key: "a new beginning: as its key prefers",
   wait: "drawn among the shortest waits",
   key_moved: "its key's replica is full or gone: the key moves",

@@ -78,7 +78,10 @@ def test_a_spilled_request_leaves_its_key_at_home() -> None:
     for key in range(200):
         asked.memory.keep((key,), None, A, Move.STAY, 0.0)
     decisions = [asked.send(fleet, (key,)) for key in range(200)]
-    assert {(d.why, where(d)) for d in decisions} == {(Why.AFFINITY, A), (Why.KEY_SPILLED, B)}
+    assert {(d.why, where(d)) for d in decisions} == {
+        (Why.AFFINITY_BY_CHANCE, A),
+        (Why.KEY_SPILLED, B),
+    }
     assert {asked.home(key) for key in range(200)} == {A}
 
 
@@ -119,7 +122,7 @@ def test_by_own_counts_a_home_keeps_its_key_until_it_has_clearly_more_than_other
     assert {asked.send(fleet).why for _ in range(50)} == {Why.AFFINITY}
     for _ in range(2):
         asked.load.hold(A)
-    assert {asked.send(fleet).why for _ in range(50)} == {Why.AFFINITY, Why.KEY_SPILLED}
+    assert {asked.send(fleet).why for _ in range(50)} == {Why.AFFINITY_BY_CHANCE, Why.KEY_SPILLED}
     assert asked.home() == A
 
 
