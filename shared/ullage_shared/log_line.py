@@ -35,10 +35,15 @@ def line(event: str, **fields: object) -> Line:
 
 
 def line_of(record: logging.LogRecord) -> Line:
-    """The line that somebody logs; of what is none, as libraries log it, the text."""
+    """The line that somebody logs; of what is none, as libraries log it, the text. Whose arguments
+    do not fit its text is told without them: to log raises at nobody."""
     if isinstance(record.msg, Line):
         return record.msg
-    return line("message", logger=record.name, text=record.getMessage())
+    try:
+        text = record.getMessage()
+    except (TypeError, ValueError, LookupError):
+        text = str(record.msg)
+    return line("message", logger=record.name, text=text)
 
 
 _PLAIN: Final = re.compile(r"[!#-<>-~]+").fullmatch

@@ -114,6 +114,13 @@ def test_what_libraries_log_is_one_line_with_its_traceback(root, said, form):
         assert part in text
 
 
+def test_what_a_library_logs_wrongly_is_told_without_its_arguments(root, said):
+    configure("info", "text")
+    logging.getLogger("aiohttp.server").error("of %d and %d", "one")
+    (text,) = said()
+    assert 'text="of %d and %d"' in text
+
+
 def test_seldom_lets_one_through_per_interval_and_says_how_many_it_kept_back():
     seldom = Seldom()
     allowed = [
