@@ -13,6 +13,7 @@ LAB ?= --workload mooncake-like --workload azure-like --workload chat --load 0.5
 	--policy omniscient --requests 600 --report .build/lab
 
 BIN := .venv/bin
+PYTEST := $(BIN)/pytest --dist loadgroup
 SOURCES := $(shell find sidecar router shared deploy/tune -name '*.py' -o -path '*/page/*.*') pyproject.toml README.md LICENSE
 VLLM := .venv-vllm
 MODEL := .build/tiny-model
@@ -35,27 +36,28 @@ demo: env env-vllm ## two real vLLM servers, a sidecar, a router, real requests 
 
 test: lint env-tune system ## every test but the long ones (under 20 minutes)
 	@rm -f .pytest_cache/v/cache/lastfailed; failed=0; \
-	run() { $(BIN)/pytest "$$@" || { code=$$?; [ $$code = 1 ] && failed=1 || exit $$code; }; }; \
+	run() { $(PYTEST) "$$@" || { code=$$?; [ $$code = 1 ] && failed=1 || exit $$code; }; }; \
 	run -m "not vllm and not slow and not long" -n 2; \
-	run -m "not vllm and slow and not alone" -n 2 --dist loadgroup; \
-	run -m "alone"; \
-	run -m "vllm and not long" -n 2 --dist loadfile --durations=20; \
+	run -m "not vllm and slow and not alone" -n 2; \
+	run -m "alone" -n 1; \
+	run -m "vllm and not long" -n 2 --durations=20; \
 	[ $$failed = 0 ] || { \
 		echo "What failed beside other tests is tried once more by itself. It fails twice, or was the machine's:"; \
-		$(BIN)/pytest --last-failed --last-failed-no-failures none -rpfE; \
+		$(PYTEST) --last-failed --last-failed-no-failures none -n 1 -rpfE; \
 	}
 
 lab: env-tune ## routing policies against each other on vLLM's own scheduler, in virtual time (30 minutes)
 	$(VLLM)/bin/python -m ullage_tune run $(LAB)
 
 long: env env-vllm ## real vLLM at half speed is told apart; ranks that restart (10 minutes)
-	$(BIN)/pytest tests/end_to_end -m long
+	$(PYTEST) tests/end_to_end -m long
 
 check: lint ## the quick tests (under a minute)
-	$(BIN)/pytest -m "not vllm and not slow and not long" -n 2
+	$(PYTEST) -m "not vllm and not slow and not long" -n 2
 
 observability: env system ## alerts, dashboard and pages, with a real Prometheus (2 minutes)
-	$(BIN)/pytest tests/deploy $(wildcard tests/router/test_status_page.py) -n 2 --dist loadgroup
+	$(PYTEST) tests/deploy/test_alerts.py tests/deploy/test_dashboard.py tests/deploy/test_observability.py \
+		tests/router/test_page.py tests/router/test_status_page.py -n 2
 
 lint: env ## style, types, and the walls between the packages
 	$(BIN)/ruff check .
@@ -169,7 +171,7 @@ uninstall: ## take it away again; /etc/ullage stays
 
 deploy-test: env system ## units, installer, packages, and all of it on a booted machine (as root, 10 minutes)
 	PYTHONPATH=tests:tests/support $(BIN)/python -m units
-	$(BIN)/pytest tests/deploy -m "not alone" -n 2 --dist loadfile
+	$(PYTEST) tests/deploy -m "not alone" -n 2
 
 clean: ## remove what was built
 	rm -rf .venv .venv-vllm .build dist

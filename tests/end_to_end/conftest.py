@@ -13,6 +13,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)  # Before xdist looks at the marks.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of a file share servers, and so do the files of a folder: one worker runs them, in
+    their order."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(HERE).parts[0]))
 
 
 def _built(variable: str, usual: str, witness: str) -> Path:
