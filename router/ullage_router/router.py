@@ -23,6 +23,7 @@ from ullage_router.core.breaker import (
 )
 from ullage_router.core.decide import Decision, Need, Why, choose
 from ullage_router.core.fleet import Fleet, Replica, with_breaker
+from ullage_router.core.follow import follow
 from ullage_router.core.inflight import Hold, InFlight, share_of
 from ullage_router.core.lineup import LineUp, line_up, seed_of
 from ullage_router.core.odds import Odds
@@ -284,9 +285,15 @@ class Router:
 
     def _odds_at(self, model: str | None, size: RequestClass, now_s: float) -> Odds:
         known = self._odds.get((model, size))
-        if known is not None and known.line_up.holds(self._fleet, now_s):
-            known.catch_up()
-            return known
+        if known is not None:
+            if known.line_up.holds(self._fleet, now_s):
+                known.catch_up()
+                return known
+            then = follow(known.line_up, self._fleet, size, now_s, self._rules)
+            if then is not None:
+                known.follow(*then)
+                self._judged[size] = known.line_up
+                return known
         if known is None and len(self._odds) >= _MOST_KINDS:  # Models come and go.
             del self._odds[next(iter(self._odds))]
         before = self._judged.get(size)

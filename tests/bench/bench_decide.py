@@ -7,7 +7,7 @@ flight. In µs of CPU time, so that a busy machine does not count, of decisions 
 one (the clock's own cost, some 0.5 µs, is in them), while others end and begin:
 
     kept       the candidates are known, and caught up with what was sent since the last decision
-    one heard  one replica's snapshot has come: it is judged anew, and the line-up made anew
+    one heard  one replica's snapshot has come: it is judged anew, and the line-up follows
     all heard  all replicas' snapshots have come
     again      a second try: everything is judged from nothing, without the replica that failed
 
@@ -39,6 +39,7 @@ from ullage_router.core.affinity import RATE_S, Memory, Move
 from ullage_router.core.breaker import BreakerPolicy, Event, after
 from ullage_router.core.decide import Decision, Need, choose
 from ullage_router.core.fleet import Fleet, Replica, fleet_of, hear, with_breaker
+from ullage_router.core.follow import follow
 from ullage_router.core.inflight import Hold, InFlight, share_of
 from ullage_router.core.lineup import line_up, seed_of
 from ullage_router.core.odds import Odds
@@ -172,7 +173,11 @@ class Router:
         return self.decide(self.odds, keys)
 
     def judged(self, keys: Keys) -> Decision:
-        self.odds = self.anew(self.odds)
+        then = follow(self.odds.line_up, self.fleet, SIZE, self.now_s, self.rules)
+        if then is None:
+            self.odds = self.anew(self.odds)
+        else:
+            self.odds.follow(*then)
         return self.decide(self.odds, keys)
 
     def second_try(self, keys: Keys) -> Decision:

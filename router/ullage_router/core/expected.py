@@ -39,7 +39,8 @@ class Expected:
         self._load = load
         self._seen = load.changed
         self.typical = typical_of([seat.pace for seat in seats[:MOST_AT_ONCE]])
-        """Seeds are hashes, so the first ones are any."""
+        """Seeds are hashes, so the first ones are any. Those of the moment when these could first
+        be chosen, up to `choose.stale_after_s` ago: what is typical moves slowly."""
         self._rows = [_NONE] * len(seats)
         self._stale = {*range(len(seats))}
         """Whose rows are to be made."""
@@ -88,6 +89,12 @@ class Expected:
                 rest = max(tokens - int(tokens * shares[level]), LEAST_UNCACHED)
                 left = [rest if holders & bit else n for bit, n in zip(bits, left, strict=True)]
         return left
+
+    def heard(self, place: int) -> None:
+        """Another snapshot of that one has come, perhaps of another incarnation."""
+        self._stale.add(place)
+        if self._bits:
+            self._bits[place] = -1
 
     def catch_up(self) -> None:
         """Take in what has been sent, begun and ended since the last look."""

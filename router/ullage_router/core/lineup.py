@@ -181,6 +181,8 @@ class LineUp:
     """Keys of those that serve, but have no room just now, or gave no answer a moment ago."""
     exponent: float = 2.0
     floor: float = 0.0
+    silent_base: float | None = None
+    """What silent ones are taken for; None: there are none."""
     since_s: float = -inf
     until_s: float = inf
     judged: Mapping[str, Judged] = field(default_factory=dict)
@@ -211,7 +213,7 @@ def line_up(
         if (said := known.get(key)) is not None
         and said.replica is replica
         and said.since_s <= now_s < said.until_s
-        else _judge(replica, size, now_s, rules)
+        else judge(replica, size, now_s, rules)
         for key, replica in fleet.replicas.items()
     }
     candidates = [*judged.values()]
@@ -235,6 +237,7 @@ def line_up(
     basis = Basis.SCORE if seats or (silent and full) else Basis.OWN_COUNTS
     if not seats and not silent:
         basis = Basis.FULL if full else Basis.NO_REPLICA
+    worst = None
     if silent:
         floor = rules.choose.floor
         worst = min((seat.base for seat in seats if seat.base > floor), default=1.0)
@@ -253,6 +256,7 @@ def line_up(
         aside.union(full, tried),
         exponent_for(rules.choose, len(seats)),
         rules.choose.floor,
+        worst,
         now_s,
         min((c.until_s for c in judged.values()), default=inf),
         judged,
@@ -285,7 +289,8 @@ def exponent_for(policy: Policy, candidates: int) -> float:
     return 1.0 + min(1.0, sqrt(8.0 / max(1, candidates)))
 
 
-def _judge(replica: Replica, size: RequestClass, now_s: float, rules: Rules) -> Judged:
+def judge(replica: Replica, size: RequestClass, now_s: float, rules: Rules) -> Judged:
+    """What it is by itself, for requests of this size."""
     standing = stand(replica, now_s, rules.choose, size)
     seat = None
     if standing is _ELIGIBLE:

@@ -12,19 +12,21 @@ Rule: a change of one count costs one candidate's arithmetic, whatever the size 
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import cycle, islice
+from operator import attrgetter
 from typing import Final
 
 from ullage_router.core.expected import Expected
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import Basis, LineUp, Seat, by_seed
-from ullage_router.core.selection import MOST_AT_ONCE, Field, parts_of
+from ullage_router.core.selection import MOST_AT_ONCE, Field, Parts, parts_of
 from ullage_router.core.waits import LEAST_UNCACHED, late
 
 SOME: Final = 64
 """Of a large fleet, so many are looked at where a few were full."""
 _NONE: Final[set[int]] = set()
+_base: Final = attrgetter("base")
 
 
 class Odds:
@@ -32,13 +34,13 @@ class Odds:
 
     __slots__ = (
         "_below",
+        "_best",
         "_by_counts",
         "_expected",
         "_floor",
         "_load",
         "_place",
         "_seen",
-        "_top",
         "_turn",
         "field",
         "full",
@@ -54,11 +56,12 @@ class Odds:
         self._load = load
         self._by_counts = line_up.basis is Basis.OWN_COUNTS
         self._floor = line_up.floor if line_up.basis is Basis.SCORE else 0.0
-        best = 1.0 if self._by_counts else max((seat.base for seat in line_up.seats), default=1.0)
-        self._top = best**line_up.exponent
+        self._best = 1.0 if self._by_counts else max(map(_base, line_up.seats), default=1.0)
         self._turn = 0
         self._judge_all()
 
+    _best: float
+    """No candidate's score is above it."""
     _seen: int
     _expected: Expected | None
     seats: list[Seat]
@@ -71,6 +74,26 @@ class Odds:
     """The scores of the others, by key: this router has filled them."""
     _below: set[str]
     """Of `seats`, the keys of those whose score is not above the floor."""
+
+    def follow(self, line_up: LineUp, heard: Iterable[str]) -> None:
+        """The same candidates as before, of which these were heard (see `follow`)."""
+        self.catch_up()
+        self.line_up = line_up
+        for key in heard:
+            at = line_up.at.get(key)
+            if at is None:
+                continue
+            seat, place = line_up.seats[at], self._place.get(key)
+            if place is None:
+                self._look_at(key)
+                continue
+            self.seats[place] = seat
+            if self._expected is not None:
+                self._expected.heard(place)
+            before, parts = self.weights[place], self.field.parts
+            if self._weigh(place, key) and parts is not None:
+                parts.add(place, self.weights[place] - before)
+            self._rise(seat)
 
     def catch_up(self) -> None:
         """Take in what has been sent, and what has ended, since the last look."""
@@ -86,17 +109,22 @@ class Odds:
             place = self._place.get(key)
             if place is None:
                 self._look_at(key)
-                continue
-            seat = self.seats[place]
-            score = self._score(seat, key)
-            if not self._has_room(seat, score):
-                self.full[key] = score
-                del self.seats[place], self.scores[place], self.weights[place]
-                self._seated()
-            elif score != self.scores[place]:
-                self.scores[place] = score
-                self.weights[place] = weight_of(seat, score, self.line_up.exponent)
-                (self._below.add if score <= self._floor else self._below.discard)(key)
+            else:
+                self._weigh(place, key)
+
+    def _weigh(self, place: int, key: str) -> bool:
+        """What one that may be chosen is worth by now. Returns whether it still may."""
+        seat = self.seats[place]
+        score = self._score(seat, key)
+        if not self._has_room(seat, score):
+            self.full[key] = score
+            del self.seats[place], self.scores[place], self.weights[place]
+            self._seated()
+            return False
+        self.scores[place] = score
+        self.weights[place] = weight_of(seat, score, self.line_up.exponent)
+        (self._below.add if score <= self._floor else self._below.discard)(key)
+        return True
 
     def _look_at(self, key: str) -> None:
         """Has one that was full room again?"""
@@ -109,6 +137,7 @@ class Odds:
             self.full[key] = score
             return
         del self.full[key]
+        self._rise(seat)
         place = bisect_left(self.seats, seat.seed, key=by_seed)
         self.seats.insert(place, seat)
         self.scores.insert(place, score)
@@ -151,6 +180,12 @@ class Odds:
         late = self.late(places, [LEAST_UNCACHED] * len(places), beyond_s)
         return len(self.seats) - len(self._below) + len(places) - len(late)
 
+    def _rise(self, seat: Seat) -> None:
+        """No weight may be above the top."""
+        if seat.base > self._best and not self._by_counts:
+            self._best = seat.base
+            self._show(self.field.parts)
+
     def _has_room(self, seat: Seat, score: float) -> bool:
         return score > self._floor or seat.queue_moves
 
@@ -176,9 +211,12 @@ class Odds:
         self._below = {seat.replica.key for seat, score in scored if score <= self._floor}
         self.returning = any(seat.share < 1.0 for seat in self.seats)
         many = len(self.seats) > MOST_AT_ONCE
-        parts = parts_of(self.seats, self.weights) if many else None
+        self._show(parts_of(self.seats, self.weights) if many else None)
+
+    def _show(self, parts: Parts | None) -> None:
+        top = self._best**self.line_up.exponent
         self.field = Field(
-            self.seats, self.scores, self.weights, self._load, self._by_counts, self._top, parts
+            self.seats, self.scores, self.weights, self._load, self._by_counts, top, parts
         )
 
     def _score(self, seat: Seat, key: str) -> float:

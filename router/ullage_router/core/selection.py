@@ -49,7 +49,11 @@ class Parts(msgspec.Struct, frozen=True, gc=False):
 
     bounds: Sequence[int]
     """Where each begins, and where the last one ends."""
-    weights: Sequence[float]
+    weights: list[float]
+
+    def add(self, place: int, weight: float) -> None:
+        """The weight of the one at that place has grown by so much."""
+        self.weights[bisect_right(self.bounds, place) - 1] += weight
 
 
 class Field(msgspec.Struct, frozen=True, gc=False):
