@@ -212,7 +212,7 @@ def _least_wait(
     waits = waits_of(rows, uncached)
     judged: Sequence[float] = waits
     if late or odds.returning:
-        judged = _of_those_with_room(waits, places, late, seats, rng)
+        judged = _of_those_with_room(waits, places, late, odds, rng)
         if min(judged) == inf:
             told = Waits(places, waits, uncached, [0.0] * len(waits), tokens)
             look = Look(odds.line_up.seats, odds.line_up.exponent, tuple(odds.scores), full, told)
@@ -230,19 +230,19 @@ def _least_wait(
 def _of_those_with_room(
     waits: Sequence[float],
     places: Sequence[int],
-    late: Collection[int],
-    seats: Sequence[Seat],
+    late: set[int],
+    odds: Odds,
     rng: Random,
 ) -> Sequence[float]:
     """Infinite for those that are full; and for those that return from an ejection, as often as
     they lack of their share: one that had nothing to do meanwhile would be by far the least."""
-    able = [inf if place in late else wait for place, wait in zip(places, waits, strict=True)]
-    shares = [seats[place].share for place in places]
-    kept = [
-        wait if share >= 1.0 or rng.random() < share else inf
-        for wait, share in zip(able, shares, strict=True)
-    ]
-    return able if min(kept) == inf else kept
+    seats, returning = odds.seats, odds.returning
+    passed = {p for p in places if p in returning and rng.random() >= seats[p].share}
+    for out in (late | passed, late):
+        judged = [inf if p in out else wait for p, wait in zip(places, waits, strict=True)]
+        if min(judged) < inf:
+            break
+    return judged
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):

@@ -23,14 +23,13 @@ fleet in 4 of 5 draws."""
 MOST_KNOWING: Final = 8
 ENOUGH: Final = 4
 """Where so many of those that know as much are expected in the stretch, no more are looked for."""
-_NONE: Final = Row(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class Expected:
     """The rows of those that may be chosen, kept up with what this router sends them."""
 
     __slots__ = (
-        *("_bits", "_given", "_load", "_place", "_rows", "_seats", "_seen", "_stale", "typical"),
+        *("_bits", "_given", "_load", "_place", "_ring", "_rows", "_seats", "_seen", "typical"),
     )
 
     def __init__(self, seats: Sequence[Seat], place: Mapping[str, int], load: InFlight) -> None:
@@ -41,9 +40,10 @@ class Expected:
         self.typical = typical_of([seat.pace for seat in seats[:MOST_AT_ONCE]])
         """Seeds are hashes, so the first ones are any. Those of the moment when these could first
         be chosen, up to `choose.stale_after_s` ago: what is typical moves slowly."""
-        self._rows = [_NONE] * len(seats)
-        self._stale = {*range(len(seats))}
-        """Whose rows are to be made."""
+        self._rows: list[Row | None] = [None] * len(seats)
+        """None: to be made."""
+        self._ring = [*range(len(seats)), *range(MOST_AT_ONCE)]
+        """Places, and the first ones once more."""
         self._bits: list[int] = []
         self._given = -1
 
@@ -53,7 +53,7 @@ class Expected:
         if size <= MOST_AT_ONCE:
             return range(size)
         begin = int(thrown * size)
-        places = [place % size for place in range(begin, begin + MOST_AT_ONCE)]
+        places = self._ring[begin : begin + MOST_AT_ONCE]
         knowing = 0
         for holders, _ in reversed(found):
             if prefixes.there(holders) * MOST_AT_ONCE > ENOUGH * size:
@@ -67,11 +67,14 @@ class Expected:
 
     def rows(self, places: Sequence[int]) -> list[Row]:
         """What is expected of each."""
-        for place in self._stale.intersection(places):
-            seat = self._seats[place]
-            self._rows[place] = row_of(seat.replica.key, seat.pace, self.typical, self._load)
-            self._stale.remove(place)
-        return [self._rows[place] for place in places]
+        rows = self._rows
+        return [rows[place] or self._row(place) for place in places]
+
+    def _row(self, place: int) -> Row:
+        seat = self._seats[place]
+        row = row_of(seat.replica.key, seat.pace, self.typical, self._load)
+        self._rows[place] = row
+        return row
 
     def uncached(
         self,
@@ -92,7 +95,7 @@ class Expected:
 
     def heard(self, place: int) -> None:
         """Another snapshot of that one has come, perhaps of another incarnation."""
-        self._stale.add(place)
+        self._rows[place] = None
         if self._bits:
             self._bits[place] = -1
 
@@ -104,21 +107,21 @@ class Expected:
             return
         self._seen = load.changed
         if new > len(load.changes) or new > len(self._seats):
-            self._stale.update(range(len(self._seats)))
+            self._rows[:] = [None] * len(self._seats)
             return
         for key in islice(reversed(load.changes), new):
             place = self._place.get(key)
             if place is not None:
-                self._stale.add(place)
+                self._rows[place] = None
 
     def _bits_of(self, places: Sequence[int], prefixes: Prefixes) -> list[int]:
         if self._given != prefixes.given:
             self._given = prefixes.given
             self._bits = [-1] * len(self._seats)
-        bits = []
-        for place in places:
-            bit = self._bits[place]
-            if bit < 0:
-                bit = self._bits[place] = prefixes.bit_of(self._seats[place].replica)
-            bits.append(bit)
+        known = self._bits
+        bits = [known[place] for place in places]
+        if -1 in bits:
+            for at, place in enumerate(places):
+                if bits[at] < 0:
+                    bits[at] = known[place] = prefixes.bit_of(self._seats[place].replica)
         return bits

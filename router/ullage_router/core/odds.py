@@ -72,6 +72,8 @@ class Odds:
     """The same, for those who choose."""
     full: dict[str, float]
     """The scores of the others, by key: this router has filled them."""
+    returning: set[int]
+    """Of `seats`, the places of those that return from an ejection."""
     _below: set[str]
     """Of `seats`, the keys of those whose score is not above the floor."""
 
@@ -94,6 +96,7 @@ class Odds:
             if self._weigh(place, key) and parts is not None:
                 parts.add(place, self.weights[place] - before)
             self._rise(seat)
+        self.returning = {i for i in self.returning if self.seats[i].share < 1.0}
 
     def catch_up(self) -> None:
         """Take in what has been sent, and what has ended, since the last look."""
@@ -209,7 +212,7 @@ class Odds:
         self._place = {seat.replica.key: place for place, seat in enumerate(self.seats)}
         scored = zip(self.seats, self.scores, strict=True)
         self._below = {seat.replica.key for seat, score in scored if score <= self._floor}
-        self.returning = any(seat.share < 1.0 for seat in self.seats)
+        self.returning = {i for i, seat in enumerate(self.seats) if seat.share < 1.0}
         many = len(self.seats) > MOST_AT_ONCE
         self._show(parts_of(self.seats, self.weights) if many else None)
 
