@@ -29,7 +29,18 @@ class Expected:
     """The rows of those that may be chosen, kept up with what this router sends them."""
 
     __slots__ = (
-        *("_bits", "_given", "_load", "_place", "_ring", "_rows", "_seats", "_seen", "typical"),
+        *(
+            "_bits",
+            "_given",
+            "_load",
+            "_place",
+            "_ring",
+            "_rows",
+            "_seats",
+            "_seen",
+            "_words",
+            "typical",
+        ),
     )
 
     def __init__(self, seats: Sequence[Seat], place: Mapping[str, int], load: InFlight) -> None:
@@ -38,8 +49,9 @@ class Expected:
         self._load = load
         self._seen = load.changed
         self.typical = typical_of([seat.pace for seat in seats[:MOST_AT_ONCE]])
-        """Seeds are hashes, so the first ones are any. Those of the moment when these could first
-        be chosen, up to `choose.stale_after_s` ago: what is typical moves slowly."""
+        """Seeds are hashes, so the first ones are any. It is looked for anew after every
+        `MOST_AT_ONCE` snapshots: it moves slowly, and all rows are made with it."""
+        self._words = 0
         self._rows: list[Row | None] = [None] * len(seats)
         """None: to be made."""
         self._ring = [*range(len(seats)), *range(MOST_AT_ONCE)]
@@ -95,6 +107,12 @@ class Expected:
 
     def heard(self, place: int) -> None:
         """Another snapshot of that one has come, perhaps of another incarnation."""
+        self._words += 1
+        first_speed = not self.typical.measured and self._seats[place].pace.token_s is not None
+        if self._words >= MOST_AT_ONCE or first_speed:
+            self._words = 0
+            self.typical = typical_of([seat.pace for seat in self._seats[:MOST_AT_ONCE]])
+            self._rows[:] = [None] * len(self._seats)
         self._rows[place] = None
         if self._bits:
             self._bits[place] = -1

@@ -14,6 +14,7 @@ from snapshots import fleet_with, snapshot
 from ullage_router.core.affinity import Memory
 from ullage_router.core.breaker import Event
 from ullage_router.core.decide import Need, choose
+from ullage_router.core.expected import MOST_AT_ONCE
 from ullage_router.core.fleet import Fleet, fleet_of, vouch
 from ullage_router.core.follow import follow
 from ullage_router.core.inflight import Hold, InFlight
@@ -205,6 +206,22 @@ def test_nearly_every_word_is_followed() -> None:
         said = say(rng.choice(URLS), rng.uniform(0.3, 1.0), seq)
         fleet = heard(said, fleet=fleet, now_s=seq * 0.01)
         candidates, _ = followed(candidates, fleet, seq * 0.01) or pytest.fail("must follow")
+
+
+def test_what_is_typical_is_known_with_the_first_speed_and_again_after_as_many_words() -> None:
+    fleet = heard(*(say(url, 0.7, 0, prefill_tokens_per_s=None) for url in URLS[:4]))
+    candidates = lined_up(fleet, 0.0, rules=WAYS[0])
+    odds = Odds(candidates, InFlight())
+    assert not odds.expected().typical.measured
+    for seq in range(1, MOST_AT_ONCE + 2):
+        speed = 1_000.0 if seq == 1 else 4_000.0
+        fleet = heard(
+            *(say(url, 0.7, seq, prefill_tokens_per_s=speed) for url in URLS[:1]), fleet=fleet
+        )
+        candidates, whom = followed(candidates, fleet, 0.1) or pytest.fail("must follow")
+        odds.follow(candidates, whom)
+        expected = 1_000.0 if seq <= MOST_AT_ONCE else 4_000.0
+        assert odds.expected().typical.token_s == pytest.approx(1 / expected)
 
 
 def test_a_replica_that_has_started_anew_knows_nothing_any_more() -> None:
