@@ -53,6 +53,8 @@ class Pair:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     lender = Path(os.environ.get("ULLAGE_VLLM_VENV") or SOURCE / ".venv-vllm")
     model = Path(os.environ.get("ULLAGE_TINY_MODEL") or SOURCE / ".build" / "tiny-model")
+    if not (lender / "bin" / "vllm").exists() or not (model / "config.json").exists():
+        pytest.fail(f"{lender} or {model} is missing: run `make env-vllm`", False)
     replica = Replica(lender, model, port=8000)
     inherited = {n: v for n, v in os.environ.items() if n.startswith(("PIP_", "SSL_", "LANG"))}
     inherited["PATH"] = f"{os.environ['PATH']}:/usr/sbin"
