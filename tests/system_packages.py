@@ -22,8 +22,10 @@ from pathlib import Path
 
 COMMANDS = {
     "chromium": "chromium",
+    "curl": "curl",
     "debootstrap": "debootstrap",
     "haproxy": "haproxy",
+    "ip": "iproute2",
     "nginx": "nginx",
     "promtool": "prometheus",
     "systemd-analyze": "systemd",

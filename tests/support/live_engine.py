@@ -60,6 +60,11 @@ class LiveEngine:
         app.router.add_post("/v1/completions", self._complete)
         self._runner = web.AppRunner(app, shutdown_timeout=0.0, access_log=None)
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that run or wait there."""
+        return len(self._running) + len(self._waiting)
+
     async def serve(self, port: int = 0) -> None:
         """Listen on this port, or on any free one."""
         await self._runner.setup()

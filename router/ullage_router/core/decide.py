@@ -23,9 +23,9 @@ from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import Basis, Seat, line_up
 from ullage_router.core.odds import SOME, Odds
 from ullage_router.core.policy import Way
-from ullage_router.core.prefixes import Prefixes
+from ullage_router.core.prefixes import Found, Prefixes
 from ullage_router.core.rules import Rules
-from ullage_router.core.selection import WAYS, Field, neighbours
+from ullage_router.core.selection import WAYS, Field, neighbours, ranks_of, share_of
 from ullage_router.core.waits import LEAST_UNCACHED, WORK, drawn, waits_of, weights_of
 from ullage_shared.snapshot import RequestClass
 
@@ -200,7 +200,9 @@ def _least_wait(
     seats, tokens = odds.seats, max(need.prompt_tokens, LEAST_UNCACHED)
     expected = odds.expected()
     found = prefixes.found(need.keys) if rules.affinity.enabled else []
-    places = expected.places(found, prefixes, rng.random())
+    key = _new_in(need.keys, found) if rules.affinity.enabled else None
+    thrown = rng.random() if key is None else share_of(key)
+    places = expected.places(found, prefixes, thrown)
     uncached = expected.uncached(places, tokens, found, need.shares, prefixes)
     late = odds.late(places, uncached, rules.choose.full_beyond_s)
     if len(late) == len(places) < len(seats):
@@ -218,13 +220,25 @@ def _least_wait(
             look = Look(odds.line_up.seats, odds.line_up.exponent, tuple(odds.scores), full, told)
             return Decision(None, Why.FULL, look=look)
     weights = weights_of(judged, rules.choose.temperature * expected.typical.step_s)
-    taken = drawn(weights, rng)
+    if key is None:
+        taken = drawn(weights, rng)
+    else:
+        ranks = ranks_of(key, [seats[place].seed for place in places], weights)
+        taken = ranks.index(max(ranks))
     seat, left, row = seats[places[taken]], uncached[taken], rows[taken]
     ttft_s = row.begins_s + left * row.token_s / WORK
     told = Waits(places, waits, uncached, weights, tokens)
     look = Look(odds.line_up.seats, odds.line_up.exponent, tuple(odds.scores), full, told)
     why = _AFFINITY if left < tokens else _NO_KEY[odds.line_up.basis]
     return Decision(seat.replica, why, seat.score, look=look, uncached=left, ttft_s=ttft_s)
+
+
+def _new_in(keys: Sequence[int], found: Sequence[Found]) -> int | None:
+    """The shortest beginning that nobody is known to know. Its dice are thrown, so that routers
+    that expect about the same send it to the same replica. None: somebody knows all of it; a key
+    that comes often would have all routers take the same one of those."""
+    level = found[-1].level + 1 if found else 0
+    return keys[level] if level < len(keys) else None
 
 
 def _of_those_with_room(

@@ -1,9 +1,9 @@
 """What a router expects of those that it looks at for one request (see `waits`).
 
 A small fleet is looked at whole. In one of more than `MOST_AT_ONCE`, a request looks at those that
-know most of its prompt, and at a stretch of the ring of seeds that begins anywhere: others at
-random, so that a decision costs the same in a fleet of any size, and routers that see the same
-picture do not all find the same replica idlest.
+know most of its prompt, and at a stretch of the ring of seeds that begins anywhere, or where its
+key says: others at random, so that a decision costs the same in a fleet of any size, and routers
+that see the same picture do not send all that comes to the replica that is idlest.
 
 Rule: a change of one replica's requests costs one row, and only once it is looked at.
 """

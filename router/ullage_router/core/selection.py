@@ -179,7 +179,7 @@ def _dice_of(key: int) -> Dice:
     def throw() -> float:
         nonlocal key
         key = (key * 6364136223846793005 + 1442695040888963407) & _64_BITS
-        return (key >> 11) * 2.0**-53
+        return share_of(key)
 
     return throw
 
@@ -189,12 +189,12 @@ def _first_of(field: Field, key: int) -> int:
     seats, weights, begin = field.seats, field.weights, 0
     if len(seats) > MOST_AT_ONCE:
         parts = field.parts or parts_of(seats, weights)
-        ranks = _ranks(key, range(len(parts.weights)), parts.weights)
+        ranks = ranks_of(key, range(len(parts.weights)), parts.weights)
         part = ranks.index(max(ranks))
         if ranks[part]:
             begin, end = parts.bounds[part], parts.bounds[part + 1]
             seats, weights = seats[begin:end], weights[begin:end]
-    ranks = _ranks(key, [seat.seed for seat in seats], weights)
+    ranks = ranks_of(key, [seat.seed for seat in seats], weights)
     first = ranks.index(max(ranks))
     if not ranks[first]:  # All weights have vanished.
         first = _largest(field.scores[begin : begin + len(seats)])
@@ -209,10 +209,15 @@ def parts_of(seats: Sequence[Seat], weights: Sequence[float]) -> Parts:
     return Parts(bounds, [sum(weights[begin:end]) for begin, end in pairwise(bounds)])
 
 
-def _ranks(key: int, seeds: Sequence[int], weights: Sequence[float]) -> list[float]:
-    """Weighted rendezvous hashing: the largest wins."""
+def ranks_of(key: int, seeds: Sequence[int], weights: Sequence[float]) -> list[float]:
+    """Weighted rendezvous hashing: the largest wins. Of replicas: by their seeds."""
     logs = map(log1p, map(xxh3_64_intdigest, repeat(key.to_bytes(8, "little")), seeds))
     return [w / (_LN_ALL - ln) for w, ln in zip(weights, logs, strict=True)]
+
+
+def share_of(key: int) -> float:
+    """A number from 0 to 1, 1 left out, that the key alone makes."""
+    return (key >> 11) * 2.0**-53
 
 
 def _chances(key: int, seats: Sequence[Seat]) -> list[int]:

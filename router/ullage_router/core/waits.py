@@ -16,7 +16,8 @@ and a draw by that.
 
 What has to be computed counts more than what others have asked for already: it delays all that
 come after it, too. The draw is nearly the least wait, and spreads what is about equal, so that
-several routers that look at the same picture do not all run to one replica.
+several routers that look at the same picture do not all run to one replica. What a prompt has that
+nobody is known to know throws the dice, the same ones in all routers.
 
 Whose speeds are not known yet, or whose requests, is taken for a typical one: the median of those
 that are known, or else `TOKEN_S`, `STEP_S` and none: of a silent one others have made as much use.

@@ -40,6 +40,17 @@ def decided(odds: Odds, prefixes: Prefixes, need: Need = NEED, seed: int = 1) ->
     return choose(odds, need, 0.0, Random(seed), RULES, Memory(1), prefixes)
 
 
+def a_need(*keys: int) -> Need:
+    """Of which each key covers as much more."""
+    shares = tuple((level + 1) / len(keys) for level in range(len(keys)))
+    return Need(keys=keys, shares=shares, prompt_tokens=1_000)
+
+
+def some_keys(count: int) -> list[int]:
+    rng = Random(5)
+    return [rng.getrandbits(64) for _ in range(count)]
+
+
 def looked_at(decision: Decision) -> int:
     return sum(row.wait_s is not None for row in candidates(decision))
 
@@ -57,13 +68,14 @@ def test_a_small_fleet_is_looked_at_whole(size: int) -> None:
     assert looked_at(decided(odds_of(fleet), Prefixes(1))) == size
 
 
+@pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("size", [MOST_AT_ONCE + 1, 100])
-def test_of_a_large_one_some_are_looked_at_and_each_as_often(size: int) -> None:
+def test_of_a_large_one_some_are_looked_at_and_each_as_often(size: int, keyed: bool) -> None:
     odds = odds_of(fleet_with(dict.fromkeys(MANY[:size], 0.9)))
     draws = 2_000
     seen: Counter[str] = Counter()
-    for seed in range(draws):
-        decision = decided(odds, Prefixes(1), seed=seed)
+    for key in some_keys(draws):
+        decision = decided(odds, Prefixes(1), a_need(key) if keyed else Need(), seed=key)
         rows = [row.replica for row in candidates(decision) if row.wait_s is not None]
         assert len(rows) == MOST_AT_ONCE
         seen.update(rows)
@@ -99,10 +111,10 @@ def test_what_all_know_is_a_reason_to_look_at_no_more_than_a_few_others() -> Non
     fleet = fleet_with(dict.fromkeys(MANY, 0.9))
     odds, prefixes = odds_of(fleet), known_to(fleet, *MANY)
     seen: set[str] = set()
-    for seed in range(200):
-        decision = decided(odds, prefixes, seed=seed)
+    for key in some_keys(200):
+        decision = decided(odds, prefixes, a_need(1, 2, key))
         assert MOST_AT_ONCE <= looked_at(decision) <= MOST_AT_ONCE + MOST_KNOWING
-        assert decision.uncached == 200
+        assert decision.uncached == 334
         assert decision.replica is not None
         seen.add(decision.replica.key)
     assert len(seen) > 50
