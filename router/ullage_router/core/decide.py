@@ -220,11 +220,7 @@ def _least_wait(
             look = Look(odds.line_up.seats, odds.line_up.exponent, tuple(odds.scores), full, told)
             return Decision(None, Why.FULL, look=look)
     weights = weights_of(judged, rules.choose.temperature * expected.typical.step_s)
-    if key is None:
-        taken = drawn(weights, rng)
-    else:
-        ranks = ranks_of(key, [seats[place].seed for place in places], weights)
-        taken = ranks.index(max(ranks))
+    taken = drawn(weights, rng) if key is None else _drawn_by(key, places, weights, seats)
     seat, left, row = seats[places[taken]], uncached[taken], rows[taken]
     ttft_s = row.begins_s + left * row.token_s / WORK
     told = Waits(places, waits, uncached, weights, tokens)
@@ -239,6 +235,19 @@ def _new_in(keys: Sequence[int], found: Sequence[Found]) -> int | None:
     that comes often would have all routers take the same one of those."""
     level = found[-1].level + 1 if found else 0
     return keys[level] if level < len(keys) else None
+
+
+def _drawn_by(
+    key: int, places: Sequence[int], weights: Sequence[float], seats: Sequence[Seat]
+) -> int:
+    """The same draw, with the key's dice: which of the places, counted from 0. Most have no chance,
+    and are not hashed."""
+    near = [at for at, weight in enumerate(weights) if weight]
+    if len(near) == 1:
+        return near[0]
+    seeds = [seats[places[at]].seed for at in near]
+    ranks = ranks_of(key, seeds, [weights[at] for at in near])
+    return near[ranks.index(max(ranks))]
 
 
 def _of_those_with_room(
