@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ullage_shared.aggregator.__main__ import main
-from ullage_shared.aggregator.config import Config, Tls, changes, read
+from ullage_shared.aggregator.config import Access, Config, Tls, changes, read
 from ullage_shared.config import ConfigError
 
 S = "http://gpu-01:9400"
@@ -43,10 +43,15 @@ def test_a_reload_may_change_whom_it_hears_and_how_often() -> None:
         Config(listen=":1", node="n"),
         Config(node="m"),
         Config(report_interval_s=9.0, node="n"),
-        Config(tls=Tls(ca="x"), node="n"),
+        Config(tls=Tls(certificate="x"), node="n"),
+        Config(tls=Tls(client_ca="x"), node="n"),
+        Config(access=Access(token="x"), node="n"),
     ):
         with pytest.raises(ConfigError, match="cannot change while it runs"):
             changes(Config(node="n"), other)
+    one, another = (Config(access=Access(token=file), node="n") for file in "ab")
+    assert changes(one, another) == ("access.token",)
+    assert changes(old, Config(sidecars=(S,), tls=Tls(ca="x"), node="n")) == ("tls.ca",)
 
 
 def test_what_check_prints_is_a_file_that_is_in_order(
