@@ -38,7 +38,7 @@ from ullage_router.probe import Prober
 from ullage_router.reload import changes, renewed
 from ullage_router.router import Router
 from ullage_router.tracing import Tracing, exporting
-from ullage_shared.address import Address
+from ullage_shared.address import Address, parse_listen
 from ullage_shared.background import in_background
 from ullage_shared.config import ConfigError
 from ullage_shared.discovery.listing import Listing
@@ -135,6 +135,8 @@ class Service:
         else:
             await self._proxy.listen_on(opened(listen), tls=tls)
             listen = address_of(listen)
+        at = admin if isinstance(admin, Address) else parse_listen(self._config.admin)
+        self._proxy.pool.own = (listen, at)
         return listen, admin
 
     @property

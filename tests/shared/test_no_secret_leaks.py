@@ -98,14 +98,13 @@ async def test_no_secret_is_in_logs_pages_checks_or_process_lists(
             async with router_process("--config", str(files["router"]), *DEBUG) as router:
                 words += [await page(f"http://{router.admin}{path}") for path in PAGES]
                 assert "n/vllm" in words[PAGES.index("/replicas")]  # It came through both.
-                assert "connections" in words[PAGES.index("/status")] or words[1]
                 pids = (sidecar.process.pid, agg.process.pid, router.process.pid)
                 words += [text for pid in pids for text in process_list(pid)]
                 for name, file in files.items():
                     for flags in ((), ("--print",), ("--connect",)):
                         words.append(await check(name, str(file), *flags))
                 assert "answers" in words[-1]
-                Path(places["of_aggregators"]).chmod(0o644)
+                open_to_everybody(places["of_aggregators"])
                 router.process.send_signal(signal.SIGHUP)
                 await eventually(lambda: any("reload_refused" in said for said in router.log))
                 words.append(await check("router", str(files["router"])))
@@ -120,6 +119,10 @@ async def test_no_secret_is_in_logs_pages_checks_or_process_lists(
     for secret in SECRETS:
         assert secret not in said
     assert "PRIVATE KEY" not in said
+
+
+def open_to_everybody(file: str) -> None:
+    Path(file).chmod(0o644)
 
 
 async def page(url: str) -> str:
