@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from certificates import Authority
+from guarded import issued, token_file
 from ullage_shared.aggregator.__main__ import main
 from ullage_shared.aggregator.config import Access, Config, Tls, changes, read
 from ullage_shared.config import ConfigError
@@ -63,3 +65,22 @@ def test_what_check_prints_is_a_file_that_is_in_order(
     assert main(["check", str(file)]) == 0
     assert "file:/etc/ullage/sidecars.yml" in capsys.readouterr().out
     assert main(["check"]) == 2
+
+
+def test_check_reads_all_files_and_says_all_that_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tls, token = issued(Authority(), tmp_path / "issued"), token_file(tmp_path)
+    file = tmp_path / "aggregator.toml"
+    text = (
+        f"sidecars = ['{S}']\n[access]\ntoken = '%s'\nsidecar_token = '%s'\n[tls]\n"
+        f"certificate = '{tls.certificate}'\nkey = '{tls.key}'\nca = '%s'\n"
+    )
+    file.write_text(text % (token, token, tls.certificate))
+    assert main(["check", str(file)]) == 0
+    assert "0.0.0.0:9402 (TLS, with a token)" in capsys.readouterr().out
+    file.write_text(text % (f"{token}-none", f"{token}-none", token))
+    assert main(["check", str(file)]) == 2
+    told = capsys.readouterr().err.splitlines()
+    keys = ["access.token", "tls.ca", "access.sidecar_token"]
+    assert [line.split()[2] for line in told] == keys
