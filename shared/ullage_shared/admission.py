@@ -58,7 +58,7 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             description="PEM file with the authorities of which whoever asks must show a "
-            "certificate (mTLS). Empty: nobody must."
+            "certificate (mTLS, by TLS 1.3). Empty: nobody must."
         ),
     ] = ""
 

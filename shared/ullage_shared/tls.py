@@ -46,8 +46,8 @@ def trusting(
 def listening(certificate: str, key: str, client_ca: str = "") -> ssl.SSLContext | None:
     """What to listen with, TLS 1.2 at least; None: there is no certificate, so plain HTTP.
 
-    `client_ca`: clients must show a certificate of one of its authorities; empty: none. Raises
-    `ConfigError`.
+    `client_ca`: clients must show a certificate of one of its authorities, by TLS 1.3; empty: none.
+    Raises `ConfigError`.
     """
     if not certificate:
         for name, file in (("tls.key", key), ("tls.client_ca", client_ca)):
@@ -65,6 +65,9 @@ def listening(certificate: str, key: str, client_ca: str = "") -> ssl.SSLContext
         except ssl.SSLError as error:
             raise _no_authorities("tls.client_ca", client_ca) from error
         context.verify_mode = ssl.CERT_REQUIRED
+        # Nobody goes on with a session of before, which an authority that has gone had vouched for.
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.num_tickets = 0
     return context
 
 

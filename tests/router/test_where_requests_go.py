@@ -6,7 +6,8 @@ Never its own ports, whatever they are called; nothing but HTTP; no redirect is 
 import pytest
 
 from data_plane import eventually
-from raw_client import request
+from raw_client import Client, request
+from router_process import router_process
 from scripted_backend import Backend, answering, response
 from serving import Serving, serving
 from sidecar_stand_in import SidecarStandIn
@@ -37,6 +38,19 @@ async def test_a_sidecar_leads_nobody_to_the_routers_own_ports(host: str, port: 
         status, body = await ask(router, b"/replicas")
         assert (status, b"own port" in body) == (502, True)
         assert sidecar.url.encode() not in body
+
+
+@pytest.mark.slow
+async def test_workers_lead_nobody_to_their_supervisors_port_either(unused_tcp_port: int) -> None:
+    admin = f"127.0.0.1:{unused_tcp_port}"
+    async with (
+        SidecarStandIn(document(snapshot(f"http://{admin}", 1.0))) as sidecar,
+        router_process("--sidecar", sidecar.url, "--workers", "2", "--admin", admin) as router,
+    ):
+        client = await Client.connect(router.address)
+        answer = await client.ask(request(b"/replicas").replace(b"router.test", b"localhost"))
+        client.writer.close()
+        assert (answer.status, b"own port" in answer.body) == (502, True)
 
 
 async def test_a_replica_beside_the_router_is_none_of_its_ports() -> None:

@@ -1,6 +1,7 @@
 """Who may ask: tokens and certificates between aggregator, router and sidecars, by real sockets."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -229,3 +230,46 @@ async def test_an_aggregators_new_certificate_is_for_new_connections(
         issued(ours, tmp_path)
         agg.it.reload(lambda: agg.config)
         assert await asyncio.to_thread(seen) != before
+
+
+async def test_whom_a_former_authority_vouched_for_gets_in_no_more(
+    one: SidecarStandIn, ours: Authority, theirs: Authority, tmp_path: Path
+) -> None:
+    """Nor by a session of before: there is none to go on with."""
+    shown = issued(ours, tmp_path)
+    ca = ours.file(tmp_path / "ca.pem")
+    tls = Tls(certificate=shown.certificate, key=shown.key, client_ca=ca)
+    async with aggregator(one.url, tls=tls) as agg:
+        client = ours.client()
+        client.load_cert_chain(shown.certificate, shown.key)
+        before = await session_of(agg.listen, client, None)
+        assert not before.has_ticket
+        client.maximum_version = ssl.TLSVersion.TLSv1_2  # It has sessions without tickets.
+        with pytest.raises(ssl.SSLError):
+            await session_of(agg.listen, client, None)
+        client.maximum_version = ssl.TLSVersion.TLSv1_3
+        theirs.file(tmp_path / "ca.pem")
+        agg.it.reload(lambda: agg.config)
+        for session in (None, before):
+            with pytest.raises((OSError, ValueError)):
+                await session_of(agg.listen, client, session)
+
+
+async def session_of(
+    listen: str, tls: ssl.SSLContext, session: ssl.SSLSession | None
+) -> ssl.SSLSession:
+    """Ask once, going on with this session; the one that it was."""
+
+    def ask() -> ssl.SSLSession:
+        host, _, port = listen.partition(":")
+        with (
+            socket.create_connection((host, int(port)), 5.0) as plain,
+            tls.wrap_socket(plain, server_hostname=host, session=session) as secure,
+        ):
+            secure.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            if not secure.recv(1):
+                raise ConnectionResetError("closed")
+            assert secure.session is not None
+            return secure.session
+
+    return await asyncio.to_thread(ask)
