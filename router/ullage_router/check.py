@@ -24,6 +24,8 @@ from ullage_router.tracing import require
 from ullage_shared import asking, check
 from ullage_shared.check import Asked, PeerError
 from ullage_shared.config import ConfigError
+from ullage_shared.secret import Secret, own
+from ullage_shared.tls import trusting
 
 _COMMAND: Final = "ullage-router check"
 _EXAMPLE: Final = Config(sidecars=("http://gpu-01:9400", "http://gpu-02:9400"))
@@ -46,7 +48,9 @@ def main(words: Sequence[str]) -> int:
     if not options.connect:
         return check.IN_ORDER
     peers = tls.read(config.tls).peers
-    return check.say_asked(asyncio.run(_ask_all(config, peers)), as_comment=options.print)
+    token = own("access.sidecar_token", config.access.sidecar_token)
+    asked = asyncio.run(_ask_all(config, peers, token))
+    return check.say_asked(asked, as_comment=options.print)
 
 
 def _read_files(config: Config) -> None:
@@ -54,10 +58,12 @@ def _read_files(config: Config) -> None:
     files = config.tls
     faults: list[str] = []
     readers: list[Callable[[], object]] = [
-        lambda: tls.read(Tls(ca=files.ca)),
+        lambda: trusting("tls.ca", files.ca),
+        lambda: trusting("tls.ca", "", files.client_certificate, files.client_key),
         lambda: tls.read(Tls(certificate=files.certificate, key=files.key)),
         lambda: access.read(config.access.keys, ""),
         lambda: access.read("", config.access.replica_key),
+        lambda: own("access.sidecar_token", config.access.sidecar_token),
     ]
     for read in readers:
         try:
@@ -79,13 +85,13 @@ def _rows(config: Config) -> dict[str, str]:
     }
 
 
-async def _ask_all(config: Config, peers: ssl.SSLContext) -> list[Asked]:
+async def _ask_all(config: Config, peers: ssl.SSLContext, token: Secret | None) -> list[Asked]:
     connector = aiohttp.TCPConnector(ssl=peers, limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
         (urls, of_replicas), (sidecars, of_sidecars) = await asyncio.gather(
             asking.look("replicas", config.replicas), asking.look("sidecars", config.sidecars)
         )
-        told = await asyncio.gather(*(asking.ask_sidecar(session, url) for url in sidecars))
+        told = await asyncio.gather(*(asking.ask_sidecar(session, url, token) for url in sidecars))
         urls += tuple(replica.url for _, replicas in told for replica in replicas)
         each = [_ask_replica(session, url) for url in dict.fromkeys(urls)]
         sources = of_replicas + of_sidecars

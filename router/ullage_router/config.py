@@ -145,6 +145,21 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "are checked against. Empty: the system's."
         ),
     ] = ""
+    client_certificate: Annotated[
+        str,
+        Meta(
+            description="PEM file with the certificate chain that sidecars and replicas at "
+            "`https://` are shown where they want one (a sidecar's `tls.client_ca`, vLLM's "
+            "`--ssl-cert-reqs`). Empty: none."
+        ),
+    ] = ""
+    client_key: Annotated[
+        str,
+        Meta(
+            description="PEM file with its private key, not readable by everybody. Empty: it is in "
+            "`client_certificate`."
+        ),
+    ] = ""
 
 
 class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,6 +178,13 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="File with the API key that replicas want (vLLM's `--api-key`), sent in "
             "the place of what clients send. Empty: what clients send goes on as it came."
+        ),
+    ] = ""
+    sidecar_token: Annotated[
+        str,
+        Meta(
+            description="File with the token that sidecars and aggregators want (their "
+            "`access.token`), alone on a line. Not readable by everybody. Empty: they want none."
         ),
     ] = ""
 

@@ -16,7 +16,10 @@ from ullage_router.pace import Pace
 from ullage_router.router import Router
 from ullage_shared.feed import AT_ONCE, Feed
 from ullage_shared.feeds import Feeds
+from ullage_shared.secret import Secret
 from ullage_shared.snapshot import Document
+
+Token = Callable[[], Secret | None]
 
 __all__ = ["SidecarFeed", "feeds"]
 
@@ -56,16 +59,21 @@ class SidecarFeed(Feed):
         sidecar: str,
         pace: Pace,
         at_once: asyncio.Semaphore | None = None,
+        token: Token = lambda: None,
     ) -> None:
-        super().__init__(_Ear(router, sidecar, pace), session, sidecar, at_once=at_once)
+        ear = _Ear(router, sidecar, pace)
+        super().__init__(ear, session, sidecar, at_once=at_once, token=token)
 
 
-def feeds(router: Router, session: aiohttp.ClientSession) -> Feeds:
+def feeds(router: Router, session: aiohttp.ClientSession, token: Token = lambda: None) -> Feeds:
     """The feeds of one router. A replica that only a source that is no longer asked has published
-    leaves the fleet."""
+    leaves the fleet. `token`: what to ask with now."""
     pace, at_once = Pace(), asyncio.Semaphore(AT_ONCE)
 
     def gone(source: str) -> None:
         router.fleet = forget(router.fleet, source)
 
-    return Feeds(lambda url: SidecarFeed(router, session, url, pace, at_once), gone)
+    def feed(url: str) -> Feed:
+        return SidecarFeed(router, session, url, pace, at_once, token)
+
+    return Feeds(feed, gone)

@@ -25,6 +25,7 @@ from ullage_router.config import Config, rules
 from ullage_router.core.fleet import fleet_of, relist
 from ullage_router.feed import feeds
 from ullage_router.given import address_of, opened
+from ullage_router.http.access import Access
 from ullage_router.http.access import read as read_access
 from ullage_router.http.proxy import Proxy
 from ullage_router.http.story import Witness
@@ -37,7 +38,7 @@ from ullage_router.probe import Prober
 from ullage_router.reload import changes, renewed
 from ullage_router.router import Router
 from ullage_router.tracing import Tracing, exporting
-from ullage_shared.address import Address
+from ullage_shared.address import Address, parse_listen
 from ullage_shared.background import in_background
 from ullage_shared.config import ConfigError
 from ullage_shared.discovery.listing import Listing
@@ -84,14 +85,14 @@ class Service:
         self._config = config
         self._tls = live
         self._access_log = access_log
-        self._access = read_access(config.access.keys, config.access.replica_key)
+        self._access = _access(config)
         self._tracing = tracing
         self._replicas = Listing("replicas", self._replicas_changed)
         self._replicas.apply(config.replicas)
         self._sidecars = Listing("sidecars", self._sidecars_changed)
         self._sidecars.apply(config.sidecars)
         self._router = Router(fleet_of(self._replicas.urls), rules(config), random.Random())
-        self._feeds = feeds(self._router, session)
+        self._feeds = feeds(self._router, session, lambda: self._access.sidecar_token)
         models = Models(self._router, session, lambda: self._access.replica_headers)
         self._proxy = Proxy(
             self._router, config.limits, self._loop, random.Random(), models.body, live.peers
@@ -134,6 +135,8 @@ class Service:
         else:
             await self._proxy.listen_on(opened(listen), tls=tls)
             listen = address_of(listen)
+        at = admin if isinstance(admin, Address) else parse_listen(self._config.admin)
+        self._proxy.pool.own = (listen, at)
         return listen, admin
 
     @property
@@ -203,7 +206,7 @@ class Service:
             raise ConfigError("the router is stopping")
         changed = changes(self._config, new)
         material = tls.read(new.tls, self._tls.material)
-        access = read_access(new.access.keys, new.access.replica_key)
+        access = _access(new)
         if access != self._access and "access" not in changed:
             changed += ("access",)
         changed = tuple(dict.fromkeys(changed + renewed(self._tls.material, material)))
@@ -226,6 +229,11 @@ class Service:
 
     def _sidecars_changed(self) -> None:
         self._feeds.apply(self._sidecars.urls, self._config.poll_interval_s)
+
+
+def _access(config: Config) -> Access:
+    files = config.access
+    return read_access(files.keys, files.replica_key, files.sidecar_token)
 
 
 def allow_many_descriptors() -> None:

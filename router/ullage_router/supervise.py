@@ -109,7 +109,8 @@ def _reload(workers: Workers, read: Callable[[], Config]) -> str:
         config = read()
         changes(workers.config, config)
         tls.read(config.tls)
-        access.read(config.access.keys, config.access.replica_key)
+        files = config.access
+        access.read(files.keys, files.replica_key, files.sidecar_token)
     except (ConfigError, OSError) as error:  # A file may go while it is read.
         _log.error(line("reload_refused", why=error))
         return str(error)

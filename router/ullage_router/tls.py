@@ -11,10 +11,7 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from ullage_router.config import Tls
-from ullage_shared.config import ConfigError
-from ullage_shared.tls import read_pem, trusting
-
-_ALPN: Final = ("http/1.1",)
+from ullage_shared.tls import Listening, listening, peers, read_pem, trusting
 
 
 class Material(NamedTuple):
@@ -33,82 +30,41 @@ def read(tls: Tls, before: Material | None = None) -> Material:
 
     The system's authorities are read once, since that takes 50 ms: kept from `before`.
     """
-    named = {"tls.certificate": tls.certificate, "tls.key": tls.key, "tls.ca": tls.ca}
-    prints = {key: sha256(read_pem(key, file)).digest() for key, file in named.items() if file}
-    if before is not None and "tls.ca" not in before.prints and not tls.ca:
+    prints = {
+        f"tls.{key}": sha256(read_pem(f"tls.{key}", file)).digest()
+        for key in tls.__struct_fields__
+        if (file := getattr(tls, key))
+    }
+    own = {"tls.ca", "tls.client_certificate", "tls.client_key"}
+    if before is not None and not own & (before.prints.keys() | prints.keys()):
         peers = before.peers
     else:
-        peers = trusting("tls.ca", tls.ca)
-    return Material(_towards_clients(tls), peers, prints)
-
-
-def _towards_clients(tls: Tls) -> ssl.SSLContext | None:
-    if not tls.certificate:
-        if tls.key:
-            raise ConfigError(f"tls.key = {tls.key!r}: wanted tls.certificate with it")
-        return None
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=tls.certificate)
-    except ssl.SSLError as error:
-        raise ConfigError(
-            f"tls.certificate = {tls.certificate!r}: wanted a certificate in PEM form"
-        ) from error
-    key = "tls.key" if tls.key else "tls.certificate"
-    file = tls.key or tls.certificate
-
-    def no_passphrase() -> str:
-        raise ConfigError(f"{key} = {file!r}: wanted a key without a passphrase")
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(_ALPN)
-    try:
-        context.load_cert_chain(tls.certificate, tls.key or None, password=no_passphrase)
-    except ssl.SSLError as error:
-        matches = error.reason != "KEY_VALUES_MISMATCH"
-        wanted = "a private key in PEM form" if matches else f"the key of {tls.certificate!r}"
-        raise ConfigError(f"{key} = {file!r}: wanted {wanted}") from error
-    return context
+        peers = trusting("tls.ca", tls.ca, tls.client_certificate, tls.client_key)
+    return Material(listening(tls.certificate, tls.key), peers, prints)
 
 
 class LiveTls:
-    """The material in use, which a reload replaces. New connections use the new one.
-
-    Nothing is loaded into a context that is in use: it keeps one certificate for each kind of key,
-    and would go on to show an RSA certificate after one of ECDSA has come in its place; and it
-    forgets no authority.
-    """
+    """The material in use, which a reload replaces."""
 
     def __init__(self, material: Material) -> None:
-        self.material = material
-        """May be replaced at any time."""
-        self.listening: Final = material.clients
-        """What to listen with; None: plain HTTP."""
-        self.peers: Final = _Peers(ssl.PROTOCOL_TLS_CLIENT)
+        self._material = material
+        self._clients = Listening(material.clients) if material.clients else None
+        self.peers: Final = peers(material.peers)
         """What to connect to replicas and sidecars with."""
-        self.peers.live = self
-        if self.listening is not None:
-            self.listening.sni_callback = self._hello
 
-    def _hello(self, connection: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
-        """A client begins a handshake: it goes on with the newest certificate."""
-        assert self.material.clients is not None
-        connection.context = self.material.clients
+    @property
+    def listening(self) -> ssl.SSLContext | None:
+        """What to listen with; None: plain HTTP."""
+        return self._clients.context if self._clients else None
 
+    @property
+    def material(self) -> Material:
+        """May be replaced at any time: new connections use the new one."""
+        return self._material
 
-class _Peers(ssl.SSLContext):
-    """Stands for the newest context in an event loop's hands."""
-
-    live: LiveTls
-
-    def wrap_bio(
-        self,
-        incoming: ssl.MemoryBIO,
-        outgoing: ssl.MemoryBIO,
-        server_side: bool = False,  # noqa: FBT001, FBT002 -- the signature is the library's
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLObject:
-        """Begin a connection."""
-        newest = self.live.material.peers
-        return newest.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+    @material.setter
+    def material(self, material: Material) -> None:
+        self._material = material
+        self.peers.newest = material.peers
+        if self._clients is not None and material.clients is not None:
+            self._clients.newest = material.clients

@@ -70,8 +70,11 @@ def parse_base_url(text: str) -> tuple[str, Address]:
 
 
 def _check_host(host: str | None) -> None:
-    """Raise `ValueError` for what no resolver takes: empty labels, labels of more than 63 bytes."""
+    """Raise `ValueError` for what no resolver takes: empty labels, labels of more than 63 bytes,
+    and what is no part of a name."""
     if host and ":" not in host:
+        if not all(each.isalnum() or each in "-._" for each in host):
+            raise ValueError(f"{host!r} is no host name")
         try:
             host.encode("idna")
         except UnicodeError as error:

@@ -18,6 +18,7 @@ from ullage_shared.log import add_log_flags
 from ullage_shared.peer import TooLargeError, read_limited, why_unreachable
 from ullage_shared.plain import plain
 from ullage_shared.printed import changed, printed, toml
+from ullage_shared.secret import Secret
 
 IN_ORDER: Final = 0
 NO_ANSWER: Final = 1
@@ -112,11 +113,18 @@ class PeerError(Exception):
     """It did not answer; the message says why."""
 
 
-async def ask(session: aiohttp.ClientSession, url: str) -> tuple[int, bytes]:
-    """Get `url` once: status and body. Raises `PeerError`."""
+async def ask(
+    session: aiohttp.ClientSession, url: str, token: Secret | None = None
+) -> tuple[int, bytes]:
+    """Get `url` once, with this token: status and body. Raises `PeerError`."""
     timeout = aiohttp.ClientTimeout(total=WITHIN_S)
     try:
-        async with session.get(url, allow_redirects=False, timeout=timeout) as answer:
+        async with session.get(
+            url,
+            headers=token.headers if token else None,
+            allow_redirects=False,
+            timeout=timeout,
+        ) as answer:
             return answer.status, await read_limited(answer.content)
     except TimeoutError as error:
         raise PeerError(f"nothing within {WITHIN_S:g} s") from error

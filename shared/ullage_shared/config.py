@@ -9,7 +9,8 @@ is, its unit, what more of it costs. Nonsense is refused, never clamped, in one 
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -58,6 +59,23 @@ class ConfigError(Exception):
 
     def __str__(self) -> str:
         return "; ".join(self.faults)
+
+
+@contextmanager
+def at_once() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Have several things tried before it is said, at the end, what is wrong with any of them."""
+    faults: list[str] = []
+
+    @contextmanager
+    def each() -> Iterator[None]:
+        try:
+            yield
+        except ConfigError as error:
+            faults.extend(error.faults)
+
+    yield each
+    if faults:
+        raise ConfigError(*faults)
 
 
 def load(kind: type[Config], path: Path | None, flags: Mapping[str, Any]) -> Config:

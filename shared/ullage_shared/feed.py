@@ -15,7 +15,7 @@ Rules
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from enum import StrEnum
 from math import inf
@@ -26,6 +26,7 @@ import aiohttp
 from ullage_shared import snapshot
 from ullage_shared.log import Seldom, line
 from ullage_shared.peer import TooLargeError, lines, read_limited, why_unreachable
+from ullage_shared.secret import Secret
 
 _log: Final = logging.getLogger("ullage.feed")
 _TIMEOUT_S: Final = 1.0
@@ -56,6 +57,7 @@ class Poll(StrEnum):
     """It sent no snapshot document."""
 
 
+_UNAUTHORIZED: Final = 401
 _SPOKEN: Final = (Poll.NEW, Poll.UNCHANGED)
 
 Look = tuple[Poll, str]
@@ -94,10 +96,11 @@ class Feed:
         spacing_s: float = 0.0,
         most_bytes: int | None = None,
         at_once: asyncio.Semaphore | None = None,
+        token: Callable[[], Secret | None] = lambda: None,
     ) -> None:
         """`spacing_s`: no two lines of a watch are wanted within that. `most_bytes`: of a document;
         None: as many as of anybody's answer. `at_once`: shared by those that ask side by side; the
-        time to answer counts from when it lets this one in."""
+        time to answer counts from when it lets this one in. `token`: what to ask with now."""
         self.polls: Counter[Poll] = Counter()
         """Answers, and lines of a watch."""
         self.faults: tuple[str, ...] = ()
@@ -118,6 +121,7 @@ class Feed:
         self._spacing_s = spacing_s
         self._most_bytes = most_bytes
         self._at_once = at_once or asyncio.Semaphore()
+        self._token = token
         self._told = False
         """Does the log say that there is a problem?"""
         self._seldom = Seldom()
@@ -153,16 +157,21 @@ class Feed:
         spacing_ms = round(self._spacing_s * 1000.0)
         return f"{wanted}&{snapshot.SPACING}={spacing_ms}" if spacing_ms else wanted
 
+    def _headers(self) -> dict[str, str]:
+        token = self._token()
+        headers = {"Accept-Encoding": "identity", **(token.headers if token else {})}
+        return headers | ({"If-None-Match": self._etag} if self._etag else {})
+
     async def _ask(self, interval_s: float, query: str) -> Look | None:
-        headers = {"If-None-Match": self._etag} if self._etag else {}
         try:
             async with self._at_once:
                 until_s = asyncio.get_running_loop().time() + _TIMEOUT_S
                 async with asyncio.timeout_at(until_s):
                     begun = await self._session.get(
                         self._url + snapshot.PATH + query,
-                        headers=headers,
+                        headers=self._headers(),
                         allow_redirects=False,
+                        auto_decompress=False,  # A little may be made of a lot.
                         timeout=aiohttp.ClientTimeout(total=None),
                     )
             async with begun as answer, asyncio.timeout_at(until_s) as limit:
@@ -172,7 +181,7 @@ class Feed:
                 if answer.status != 200:
                     return (
                         Poll.STATUS,
-                        f"{snapshot.PATH} answered {answer.status}: is it a sidecar?",
+                        f"{snapshot.PATH} answered {answer.status}: {hint(answer.status)}",
                     )
                 if answer.content_type == snapshot.LINES_TYPE:
                     limit.reschedule(None)
@@ -262,6 +271,11 @@ class Feed:
             self._told = False
             _log.info(line("sidecar_well", sidecar=self._url))
         self.looked.set()
+
+
+def hint(status: int) -> str:
+    """What may be wrong with whoever answers so."""
+    return "does it want another token?" if status == _UNAUTHORIZED else "is it a sidecar?"
 
 
 def _brief(faults: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """`ullage-sidecar check`: is this configuration in order, what would be in force, who answers?
 
-It reads what a start would read, and the files that are read later (authorities, API keys), and
-says what is wrong: all faults of one kind at a time (keys and values, then files). With `--connect`
-it also asks each engine's `/health` once.
+It reads what a start would read, and the files that it names (authorities, API keys, tokens,
+certificates), and says what is wrong: all faults of one kind at a time (keys and values, then
+files). With `--connect` it also asks each engine's `/health` once.
 
 Exit status: see `ullage_shared.check`.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from ullage_shared import check
+from ullage_shared import admission, check
 from ullage_shared.check import Asked
 from ullage_shared.config import ConfigError
 from ullage_shared.tls import trusting
@@ -50,6 +50,10 @@ def _faults_of_files(config: Config) -> Iterator[str]:
         trusting("health.ca", config.health.ca)
     except ConfigError as error:
         yield from error.faults
+    try:
+        admission.read(config.access, config.tls)
+    except ConfigError as error:
+        yield from error.faults
     for index, entry in enumerate(config.engine):
         try:
             if entry.api_key_file:
@@ -60,7 +64,7 @@ def _faults_of_files(config: Config) -> Iterator[str]:
 
 def _rows(config: Config) -> dict[str, str]:
     return {
-        "routers": config.listen,
+        "routers": config.listen + admission.told(config.access, config.tls),
         "HAProxy": config.agent_listen or "not asked for (agent_listen)",
         "plugin": f"{config.socket} (ULLAGE_SOCKET of vLLM)",
         "node": config.node,

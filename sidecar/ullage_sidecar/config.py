@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from ullage_shared.address import AddressError, parse_base_url, parse_listen
+from ullage_shared.admission import Access, Tls
 from ullage_shared.config import ConfigError, load
 from ullage_sidecar.channel import DEFAULT_SOCKET
 from ullage_sidecar.core.settings import Settings
@@ -82,12 +83,20 @@ class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scrape: ScrapeSettings = ScrapeSettings()
     listen: Annotated[
         str,
-        Meta(description="Where to serve snapshots and metrics: host:port. It is not protected."),
+        Meta(
+            description="Where to serve snapshots and metrics: host:port. Open to whoever reaches "
+            "it, unless `access.token` or `tls.client_ca` says otherwise."
+        ),
     ] = "0.0.0.0:9400"
     agent_listen: Annotated[
         str,
-        Meta(description="Where to answer HAProxy's agent-checks: host:port; empty: nowhere."),
+        Meta(
+            description="Where to answer HAProxy's agent-checks: host:port; empty: nowhere. Open "
+            "to whoever reaches it: HAProxy can show nothing there."
+        ),
     ] = ""
+    access: Access = Access()
+    tls: Tls = Tls()
 
 
 def read(path: Path | None, flags: Mapping[str, Any]) -> Config:

@@ -17,6 +17,8 @@ from aiohttp import web
 
 from ullage_shared import log
 from ullage_shared.address import parse_listen
+from ullage_shared.admission import Admission, guard
+from ullage_shared.admission import read as read_admission
 from ullage_shared.notify import Notifier
 from ullage_shared.version import VERSION
 from ullage_sidecar import agent, endpoints, health, metrics
@@ -40,7 +42,8 @@ _log: Final = logging.getLogger("ullage.sidecar")
 
 
 async def serve(config: Config) -> None:
-    """Run until SIGTERM or SIGINT. Raises `ListenError`."""
+    """Run until SIGTERM or SIGINT. Raises `ListenError`, `ConfigError`."""
+    admission = read_admission(config.access, config.tls)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -69,7 +72,7 @@ async def serve(config: Config) -> None:
             controlled = listening(control, path_of(config.socket), CLOSE_WITHIN_S)
             checks = agent.Agent(node, served, time.monotonic, time.time)
             checked = agent.listening(checks, config.agent_listen)
-            serving = _serving(node, served, recorder)
+            serving = _serving(node, served, recorder, admission)
             async with controlled as door, checked, serving, asyncio.TaskGroup() as group:
                 warmer = Warmer(node, client, time.monotonic, VERSION)
                 chores = [_pulse(node), _tick(node, kept, found, door), warmer.run()]
@@ -159,11 +162,15 @@ async def _tick(node: Node, kept: Kept, found: Readings, door: Door) -> None:
 
 
 @asynccontextmanager
-async def _serving(node: Node, served: endpoints.Served, recorder: Recorder) -> AsyncIterator[None]:
+async def _serving(
+    node: Node, served: endpoints.Served, recorder: Recorder, admission: Admission
+) -> AsyncIterator[None]:
     registry = metrics.registry(node, served, VERSION, time.monotonic)
     app = endpoints.application(
         node, registry, served, recorder, VERSION, time.monotonic, time.time
     )
+    if admission.tokens:
+        guard(app, lambda: admission.tokens)
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -174,7 +181,8 @@ async def _serving(node: Node, served: endpoints.Served, recorder: Recorder) -> 
     try:
         address = parse_listen(node.config.listen)
         try:
-            await web.TCPSite(runner, address.host, address.port).start()
+            site = web.TCPSite(runner, address.host, address.port, ssl_context=admission.tls)
+            await site.start()
         except OSError as error:
             raise ListenError.at(address, error) from error
         host, port = runner.addresses[0][:2]

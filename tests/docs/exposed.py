@@ -19,10 +19,12 @@ from ullage_router.overview import own_metrics
 from ullage_router.pace import Pace
 from ullage_router.router import Router
 from ullage_shared.aggregator import config as aggregator
+from ullage_shared.aggregator import files
 from ullage_shared.aggregator.metrics import AggregatorCollector
 from ullage_shared.aggregator.serve import Aggregator
 from ullage_shared.discovery.listing import Listing, Seeker
 from ullage_shared.discovery.source import parse_source
+from ullage_shared.tls import peers
 from ullage_sidecar.config import Config, EngineEntry
 from ullage_sidecar.endpoints import Served
 from ullage_sidecar.metrics import NodeCollector
@@ -57,7 +59,8 @@ def aggregator_families() -> list[Metric]:
     async def made() -> list[Metric]:
         config = aggregator.Config(node="agg", sidecars=(SIDECAR,))
         async with aiohttp.ClientSession() as session:
-            it = Aggregator(config, session)
+            held = files.read(config)
+            it = Aggregator(config, held, peers(held.peers), session)
             source = parse_source("file:/etc/ullage/sidecars.yml")
             it.listing.seekers[source.text] = Seeker(source, it.listing.name, lambda: None)
             collector = AggregatorCollector(

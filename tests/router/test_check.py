@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from certificates import Authority
+from guarded import TOKEN, issued, token_file
 from scripted_backend import Backend, answering, response
 from sidecar_stand_in import SidecarStandIn
 from snapshots import document, snapshot
@@ -185,3 +186,31 @@ async def test_what_a_sidecar_says_stays_in_its_line_and_shows_no_password(
     assert "\x1b" not in said
     assert "secret" not in said
     assert tomllib.loads(said) == file
+
+
+def test_tokens_and_certificates_for_sidecars_are_read_and_no_secret_is_said(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tls, token = issued(Authority(), tmp_path / "issued"), token_file(tmp_path)
+    text = (
+        f"sidecars = ['{SIDECAR}']\n[access]\nsidecar_token = '%s'\n[tls]\n"
+        "client_certificate = '%s'\nclient_key = '%s'\n"
+    )
+    file.write_text(text % (token, tls.certificate, tls.key))
+    for flags in ((), ("--print",)):
+        assert main(["check", str(file), *flags]) == 0
+        assert TOKEN not in "".join(capsys.readouterr())
+    two = token_file(tmp_path, TOKEN, TOKEN, name="two")
+    file.write_text(text % (two, "", tls.key))
+    assert main(["check", str(file)]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split()[2] for line in told] == ["tls.client_key", "access.sidecar_token"]
+    assert "wanted one line, not 2" in told[1]
+    file.write_text(text % (token, tls.certificate, tls.certificate))
+    assert main(["check", str(file)]) == 2
+    assert "tls.client_key = " in capsys.readouterr().err
+    file.write_text(text % (TOKEN, tls.certificate, tls.key))
+    assert main(["check", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert "access.sidecar_token: wanted the path of a file" in said
+    assert TOKEN not in said

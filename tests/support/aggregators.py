@@ -20,6 +20,7 @@ class Running:
 
     it: Aggregator
     listen: str
+    config: Config
 
     @property
     def url(self) -> str:
@@ -37,7 +38,7 @@ async def aggregator(*sidecars: str, **keys: Any) -> AsyncIterator[Running]:
     quick = {"listen": "127.0.0.1:0", "node": "agg", "poll_interval_s": 0.02}
     config = Config(sidecars=sidecars, **(quick | keys))
     async with aggregating(config) as it, opened(it, config) as listen:
-        yield Running(it, str(listen))
+        yield Running(it, str(listen), config)
 
 
 @dataclass

@@ -4,9 +4,10 @@ import math
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlencode
@@ -51,11 +52,13 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(folder: Path, router: str, sidecar: str) -> Iterator[Prometheus]:
-    """Run it until the end; it scrapes these two, `host:port`."""
+def prometheus(
+    folder: Path, router: str, sidecar: str, changes: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Prometheus]:
+    """Run it until the end; it scrapes these two, `host:port`. `changes`: of the file's text."""
     system_packages.ensure({"prometheus"})
     text = (SHIPPED / "prometheus.yml").read_text()
-    for shipped, ours in _REPLACED.items():
+    for shipped, ours in {**_REPLACED, **changes}.items():
         assert shipped in text
         text = text.replace(shipped, ours)
     (folder / "prometheus.yml").write_text(text)

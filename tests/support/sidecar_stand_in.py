@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 from typing import Self
 
 from aiohttp import web
@@ -12,7 +13,13 @@ from ullage_shared.snapshot import PATH, Document, encode
 class SidecarStandIn:
     """Answers `GET /v1/snapshots` by its attributes, which a test may change at any time."""
 
-    def __init__(self, published: Document | bytes, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        published: Document | bytes,
+        *,
+        tls: ssl.SSLContext | None = None,
+        paths: Sequence[str] = (PATH,),
+    ) -> None:
         self.published = published
         """The document, or any bytes in its place."""
         self.status = 200
@@ -25,12 +32,18 @@ class SidecarStandIn:
         """Requests seen."""
         self.etags: list[str | None] = []
         """The `If-None-Match` of each."""
+        self.authorizations: list[str | None] = []
+        """The `Authorization` of each."""
+        self.token = ""
+        """Without it 401; empty: none is wanted."""
         self.url = ""
         self._tls = tls
+        self._paths = paths
 
     async def __aenter__(self) -> Self:
         app = web.Application()
-        app.router.add_get(PATH, self._answer)
+        for path in self._paths:
+            app.router.add_get(path, self._answer)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls).start()
@@ -47,6 +60,10 @@ class SidecarStandIn:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.looks += 1
         self.etags.append(request.headers.get("If-None-Match"))
+        said = request.headers.get("Authorization")
+        self.authorizations.append(said)
+        if self.token and said != f"Bearer {self.token}":
+            return web.Response(status=401)
         if self.hangs:
             await asyncio.sleep(60.0)
         body = self.published if isinstance(self.published, bytes) else encode(self.published)

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from guarded import HEADER, token_file
 from recorded_engine import TRUTH, Asked, RecordedEngine, stream, traffic
 from ullage_sidecar.recorder import PATH
 from ullage_tune.__main__ import main
@@ -107,10 +108,12 @@ class Sidecar:
         self.said = said
         self.lasting = lasting
         self.asked: list[str] = []
+        self.authorizations: list[str | None] = []
         self.given = asyncio.Event()
 
     async def steps(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(request.query_string)
+        self.authorizations.append(request.headers.get("Authorization"))
         answer = web.StreamResponse()
         await answer.prepare(request)
         for part in (self.said[:1000], self.said[1000:]):
@@ -139,6 +142,18 @@ async def test_what_a_sidecar_hands_out_is_in_the_file_and_summed_up(recording, 
     assert file.read_bytes() == said
     assert err.endswith(" steps, 0 lost\n")
     assert err.startswith("vllm:0: ")
+
+
+async def test_a_sidecar_that_wants_a_token_is_shown_it(recording, tmp_path):
+    server = await at(sidecar := Sidecar(recording.read_bytes()))
+    words = ["--sidecar", str(server.make_url("")), "--seconds", "7"]
+    process = await record(*words, "--token-file", token_file(tmp_path), str(tmp_path / "new.ulg"))
+    assert (await ended(process))[0] == 0
+    assert sidecar.authorizations == [HEADER]
+    process = await record(*words, "--token-file", f"{tmp_path}/none", str(tmp_path / "two.ulg"))
+    status, err = await ended(process)
+    await server.close()
+    assert (status, "--token-file = " in err) == (2, True)
 
 
 async def test_ctrl_c_keeps_what_has_come(recording, tmp_path):

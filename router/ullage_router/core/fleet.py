@@ -12,6 +12,7 @@ Rules
   sidecars. One speaks for it, the other stands by, and takes over once its picture is much the
   younger (see `sources`), or when the first no longer names it, or is lost. So a replica does not
   flap between them, nor does it leave while one of them tells of it.
+* A source on the replica's own host speaks for it at once, whoever did before (see `sources`).
 * Ages are counted on this router's clock: `age_s` as sent, plus the time since receipt.
 * What was held against a server is forgotten when it has started anew (another `boot_id`).
 * A server with several data-parallel ranks is several replicas at one URL. They take the place of
@@ -29,7 +30,7 @@ from ullage_router.core.breaker import CLOSED, Breaker
 from ullage_router.core.trend import FLAT, Trend, follow, held
 from ullage_shared.address import Address, AddressError, parse_base_url
 from ullage_shared.snapshot import SCHEMA, Document, Snapshot
-from ullage_shared.sources import Named, heir, takes_over, telling
+from ullage_shared.sources import Named, at_home, heir, takes_over, telling
 
 OWNED_S: Final = 3.0
 SHOWN_AFTER_S: Final = 2.5
@@ -298,9 +299,12 @@ def _newer(
     """What is known after this snapshot, and why that is not the snapshot itself."""
     last = known.snapshot
     owned = now_s - known.received_s <= OWNED_S
-    if known.source not in (None, source):
+    if known.source is not None and known.source != source:
         age_s = known.age_s(now_s)
-        if last is not None and age_s is not None and snapshot.id == last.id:
+        if at_home(source, known.url) and not at_home(known.source, known.url):
+            last, owned = None, False  # What a stranger has said of it binds nobody.
+            known = replace(known, snapshot=None, boot_id=None, boot_before=None, trend=FLAT)
+        elif last is not None and age_s is not None and snapshot.id == last.id:
             if not takes_over(age_s, snapshot.age_s):
                 return known, ""
         elif owned:

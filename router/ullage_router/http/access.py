@@ -24,6 +24,7 @@ from typing import Final
 from ullage_router.http.errors import NO_KEY, WRONG_KEY, Refusal
 from ullage_router.http.message import Fields, split_target
 from ullage_shared.config import ConfigError
+from ullage_shared.secret import Secret, own
 
 AUTHORIZATION: Final = b"authorization"
 NOTED: Final = frozenset({AUTHORIZATION})
@@ -43,6 +44,8 @@ class Access:
     """None: everybody may send requests."""
     replica_key: bytes | None = field(default=None, repr=False)
     """None: what clients send goes on."""
+    sidecar_token: Secret | None = field(default=None, repr=False)
+    """What to ask sidecars with; it goes to nobody else."""
 
     @property
     def idle(self) -> bool:
@@ -78,11 +81,12 @@ class Access:
         return Fields([*kept, b"Authorization: Bearer " + self.replica_key], fields.values)
 
 
-def read(keys: str, replica_key: str) -> Access:
-    """From the two files; empty: there is none. Raises `ConfigError`, which names no key."""
+def read(keys: str, replica_key: str, sidecar_token: str = "") -> Access:
+    """From the three files; empty: there is none. Raises `ConfigError`, which names no key."""
     return Access(
         _hashes("access.keys", keys) if keys else None,
         _key("access.replica_key", replica_key) if replica_key else None,
+        own("access.sidecar_token", sidecar_token),
     )
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Final
 
 from ullage_router.config import Limits
+from ullage_router.http.sockets import reaches
 from ullage_router.http.upstream import Upstream
 from ullage_shared.address import Address
 
@@ -40,6 +41,8 @@ class Pool:
     ) -> None:
         """`tls`: for addresses that are reached over TLS; None: the system's authorities."""
         self.limits = limits
+        self.own: tuple[Address, ...] = ()
+        """Where this router listens itself: no replica is there."""
         self._loop = loop
         self._tls = tls
         self._idle: defaultdict[Address, list[Upstream]] = defaultdict(list)
@@ -63,7 +66,8 @@ class Pool:
             self._idle[upstream.address].append(upstream)
 
     async def connect(self, address: Address) -> Upstream:
-        """A new connection. Raises `OSError`, and `TimeoutError` after `connect_timeout_s`."""
+        """A new connection, to no port of our own. Raises `OSError`, and `TimeoutError` after
+        `connect_timeout_s`."""
         connecting = self._loop.create_task(
             self._loop.create_connection(
                 lambda: Upstream(address),
@@ -78,7 +82,11 @@ class Pool:
             connecting.cancel()
             connecting.add_done_callback(_let_go)
             raise
-        return connecting.result()[1]
+        transport, upstream = connecting.result()
+        if self.own and reaches(transport, self.own):
+            upstream.abort()
+            raise OSError("it is this router's own port")
+        return upstream
 
     async def _in_time(self, connecting: asyncio.Task[Any]) -> None:
         """The time is the replica's. When this loop itself is late, it has yet to look at what came

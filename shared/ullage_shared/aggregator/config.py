@@ -8,19 +8,46 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from ullage_shared import admission
 from ullage_shared.address import AddressError, parse_listen
 from ullage_shared.config import ConfigError, keys, load
 from ullage_shared.discovery.source import parse_source
 
 
-class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[tls]`."""
+class Access(admission.Access, frozen=True, forbid_unknown_fields=True):
+    """`[access]`. Files are read at the start and again at SIGHUP."""
+
+    sidecar_token: Annotated[
+        str,
+        Meta(
+            description="File with the token that sidecars want (their `access.token`), alone on a "
+            "line. Empty: they want none."
+        ),
+    ] = ""
+
+
+class Tls(admission.Tls, frozen=True, forbid_unknown_fields=True):
+    """`[tls]`. Files are read at the start and again at SIGHUP."""
 
     ca: Annotated[
         str,
         Meta(
             description="PEM file with the authorities that sidecars at `https://` are checked "
             "against. Empty: the system's."
+        ),
+    ] = ""
+    client_certificate: Annotated[
+        str,
+        Meta(
+            description="PEM file with the certificate chain that sidecars at `https://` are shown "
+            "where they want one (their `tls.client_ca`). Empty: none."
+        ),
+    ] = ""
+    client_key: Annotated[
+        str,
+        Meta(
+            description="PEM file with its private key, not readable by everybody. Empty: it is in "
+            "`client_certificate`."
         ),
     ] = ""
 
@@ -30,7 +57,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     listen: Annotated[
         str,
-        Meta(description="Where to serve snapshots and metrics: host:port. It is not protected."),
+        Meta(
+            description="Where to serve snapshots and metrics: host:port. Open to whoever reaches "
+            "it, unless `access.token` or `tls.client_ca` says otherwise."
+        ),
     ] = "0.0.0.0:9402"
     sidecars: Annotated[
         tuple[str, ...],
@@ -66,11 +96,14 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "see older: keep it well below their `choose.stale_after_s`.",
         ),
     ] = 1.0
+    access: Access = Access()
     tls: Tls = Tls()
 
 
-FIXED = ("listen", "node", "report_interval_s", "tls.ca")
+FIXED = ("listen", "node", "report_interval_s")
 """What a reload cannot change."""
+SWITCHES = ("access.token", "tls.certificate", "tls.client_ca")
+"""Files of which a reload takes another, or another content, but not the first or none."""
 
 
 def read(path: Path | None, flags: Mapping[str, Any]) -> Config:
@@ -100,7 +133,10 @@ def _faults(config: Config, file: str, flags: Mapping[str, Any]) -> Iterator[str
 def changes(old: Config, new: Config) -> tuple[str, ...]:
     """The keys whose values differ. Raises `ConfigError` if one of them needs a restart."""
     changed = [key.name for key in keys(Config) if _value(old, key.name) != _value(new, key.name)]
-    if fixed := [name for name in changed if name in FIXED]:
+    switched = [name for name in changed if name in SWITCHES]
+    fixed = [name for name in changed if name in FIXED]
+    fixed += [name for name in switched if bool(_value(old, name)) != bool(_value(new, name))]
+    if fixed:
         raise ConfigError(f"{', '.join(fixed)}: cannot change while it runs, restart it")
     return tuple(changed)
 

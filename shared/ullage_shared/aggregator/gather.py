@@ -7,7 +7,8 @@ nothing: its replicas age, until routers no longer go by them. They leave when t
 longer names them, or is no longer listed.
 
 A replica that several sources tell of is there once. Which of them speaks for it is settled as in a
-router: see `sources`; of one that another calls by another name, whoever was first, while heard.
+router: see `sources`. One at home speaks for it while heard; else, of one that another calls by
+another name, whoever was first, while heard.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +20,7 @@ import msgspec
 
 from ullage_shared.address import AddressError, parse_base_url
 from ullage_shared.snapshot import Document, Snapshot
-from ullage_shared.sources import takes_over
+from ullage_shared.sources import at_home, takes_over
 
 OWNED_S: Final = 3.0
 """Whoever has not been heard for so long speaks for nothing that another claims."""
@@ -80,6 +81,10 @@ def gather(heard: Mapping[str, Heard], speakers: Mapping[Key, str], now_s: float
 
 
 def _speaker(known: str | None, first: _Claim, second: _Claim) -> _Claim:
+    for one, other in ((first, second), (second, first)):
+        url, heard = one.snapshot.url, one.silent_s <= OWNED_S
+        if heard and at_home(one.source, url) and not at_home(other.source, url):
+            return one
     speaks, stands_by = (second, first) if second.source == known else (first, second)
     if speaks.snapshot.id == stands_by.snapshot.id:
         return stands_by if takes_over(speaks.age_s, stands_by.age_s) else speaks

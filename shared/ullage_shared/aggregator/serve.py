@@ -7,6 +7,7 @@ GET /metrics         Prometheus
 Rules
 * Routers are let in once every source has been looked at and every sidecar asked: to be told of
   half a fleet is worse than to wait for a second.
+* What is asked for by strangers is refused: see `admission`.
 * No sidecar may say more than `MOST_BYTES`: the document of all must stay one that routers read.
 """
 
@@ -25,6 +26,8 @@ from prometheus_client import CollectorRegistry
 
 from ullage_shared import snapshot
 from ullage_shared.address import Address, parse_listen
+from ullage_shared.admission import guard
+from ullage_shared.aggregator import files
 from ullage_shared.aggregator.config import Config, changes
 from ullage_shared.aggregator.gather import normal
 from ullage_shared.aggregator.metrics import AggregatorCollector, Served, registry
@@ -35,7 +38,7 @@ from ullage_shared.discovery.listing import Listing
 from ullage_shared.feed import AT_ONCE, Feed
 from ullage_shared.feeds import Feeds
 from ullage_shared.log import line
-from ullage_shared.tls import trusting
+from ullage_shared.tls import Listening, Peers, peers
 from ullage_shared.version import VERSION
 from ullage_shared.watch import Watchers
 
@@ -70,7 +73,9 @@ class _Ear:
 class Aggregator:
     """One process's state."""
 
-    def __init__(self, config: Config, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, config: Config, held: files.Files, peers: Peers, session: aiohttp.ClientSession
+    ) -> None:
         self.table = Table(config.node)
         self.served = Served()
         self.listing = Listing("sidecars", self._changed)
@@ -78,9 +83,16 @@ class Aggregator:
 
         def feed(url: str) -> Feed:
             ear = _Ear(self.table, url)
-            return Feed(ear, session, url, SPACING_S, MOST_BYTES, at_once)
+            return Feed(
+                *(ear, session, url, SPACING_S, MOST_BYTES, at_once),
+                token=lambda: self.files.sidecar_token,
+            )
 
         self.feeds = Feeds(feed, self.table.forget)
+        self.files = held
+        """What the configuration's files held when they were last read."""
+        self.listening = Listening(held.admission.tls) if held.admission.tls else None
+        self._peers = peers
         self._config = config
         self.listing.apply(config.sidecars)
         self._changed()
@@ -93,11 +105,15 @@ class Aggregator:
         try:
             new = read()
             changed = changes(self._config, new)
+            held = files.read(new)
             self.listing.apply(new.sidecars)
         except (ConfigError, OSError) as error:  # A file may go while it is read.
             _log.error(line("reload_refused", why=error))
             return
-        self._config = new
+        self._config, self.files = new, held
+        self._peers.newest = held.peers
+        if self.listening is not None and held.admission.tls is not None:
+            self.listening.newest = held.admission.tls
         self._changed()
         _log.info(line("reloaded", changed=",".join(changed) or "nothing"))
 
@@ -115,13 +131,14 @@ class Aggregator:
 @asynccontextmanager
 async def aggregating(config: Config) -> AsyncIterator[Aggregator]:
     """It hears its sidecars, and is not yet open. Raises `ConfigError`."""
-    trust = trusting("tls.ca", config.tls.ca)
+    held = files.read(config)
+    trust = peers(held.peers)
     _allow_many_descriptors()
     connector = aiohttp.TCPConnector(ssl=trust, limit=0)  # One that hangs delays nobody.
     async with aiohttp.ClientSession(
         connector=connector, cookie_jar=aiohttp.DummyCookieJar()
     ) as session:
-        running = Aggregator(config, session)
+        running = Aggregator(config, held, trust, session)
         try:
             await running.first_looks()
             yield running
@@ -143,7 +160,8 @@ async def opened(running: Aggregator, config: Config) -> AsyncIterator[Address]:
     await runner.setup()
     try:
         listen = parse_listen(config.listen)
-        await web.TCPSite(runner, listen.host, listen.port).start()
+        tls = running.listening.context if running.listening else None
+        await web.TCPSite(runner, listen.host, listen.port, ssl_context=tls).start()
         yield Address(listen.host, runner.addresses[0][1])
     finally:
         await runner.cleanup()
@@ -183,6 +201,8 @@ def _application(
         return response(metrics(numbers))
 
     app = web.Application()
+    if running.files.admission.tokens:
+        guard(app, lambda: running.files.admission.tokens)
     app.on_shutdown.append(let_go)
     app.router.add_get(snapshot.PATH, get_snapshots)
     app.router.add_get("/healthz", get_healthz)

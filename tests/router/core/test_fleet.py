@@ -152,6 +152,42 @@ def test_a_replica_stays_with_the_sidecar_that_speaks_for_it() -> None:
     assert list(after.replicas) == [A]
 
 
+HOME = "http://a:9400"
+"""The sidecar of the host where `A` is."""
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"seq": 2**63 - 1},
+        {"seq": 2**63 - 1, "id": "other"},
+        {"boot_id": "made-up", "id": "other"},
+        {"age_s": 0.0, "boot_id": None},
+    ],
+)
+def test_a_sidecar_at_home_speaks_for_its_replica_whatever_another_has_said(
+    lie: dict[str, object],
+) -> None:
+    """The liar was first, as after a router's start: it may not keep what it has claimed."""
+    lies, truth = snapshot(A, 0.0, **lie), snapshot(A, 0.9, age_s=0.1)
+    fleet, faults = hear(heard(lies), HOME, document(truth), 1.0)
+    assert (faults, fleet.replicas[A].snapshot, fleet.replicas[A].source) == ((), truth, HOME)
+    for now_s in (1.5, 2.0, 2.5):
+        fleet, _ = hear(fleet, ONE, document(lies), now_s)
+        fleet, faults = hear(fleet, HOME, document(truth), now_s)
+        assert (faults, fleet.replicas[A].snapshot) == ((), truth)
+    fleet, _ = hear(fleet, ONE, document(), 2.6)
+    assert fleet.replicas[A].source == HOME
+
+
+def test_once_a_sidecar_at_home_is_silent_another_may_speak_until_it_is_back() -> None:
+    fleet = heard(snapshot(A, 0.9), source=HOME)
+    fleet = heard(snapshot(A, 0.1), fleet=fleet, now_s=1.0 + 2.0 * OWNED_S)
+    assert fleet.replicas[A].source == ONE
+    fleet = heard(snapshot(A, 0.9), fleet=fleet, source=HOME, now_s=1.0 + 2.0 * OWNED_S)
+    assert fleet.replicas[A].source == HOME
+
+
 def test_data_parallel_ranks_take_the_place_of_the_listed_url() -> None:
     ranks = [snapshot(A, 0.5, id=f"n/e:{rank}", dp_rank=rank) for rank in (0, 1)]
     fleet = heard(*ranks, fleet=fleet_of([A]))

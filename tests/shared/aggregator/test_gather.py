@@ -105,6 +105,18 @@ def test_once_whoever_speaks_for_it_is_silent_another_may_claim_it() -> None:
     assert (gathered.replicas[0].id, gathered.speakers) == ("next/x", {(A, None): TWO})
 
 
+def test_one_at_home_speaks_while_it_is_heard_whoever_was_first() -> None:
+    home = "http://a:9400"
+    for lie in ({}, {"id": "evil/x"}):
+        lies = word(snapshot(A, 0.0, seq=10**9, **lie), at_s=1.0)
+        for heard in (
+            {ONE: lies, home: word(snapshot(A, 0.9))},
+            {home: word(snapshot(A, 0.9)), ONE: lies},
+        ):
+            speaks = [gather(heard, {(A, None): ONE}, at_s).speakers for at_s in (1.0, 3.0, 3.1)]
+            assert [by[A, None] for by in speaks] == [home, home, ONE]
+
+
 @pytest.mark.parametrize(
     ("change", "alike"),
     [

@@ -21,6 +21,8 @@ from typing import IO, TYPE_CHECKING, Final
 
 import aiohttp
 
+from ullage_shared.config import ConfigError
+from ullage_shared.secret import Secret, own
 from ullage_tune.fit.recording import Key, RecordingError, Said, read
 from ullage_tune.flags import base_url, counted, failed
 
@@ -53,6 +55,12 @@ def add_record(commands: "Commands") -> None:
         help="[%(default)s]",
     )
     flags.add_argument(
+        "--token-file",
+        default="",
+        metavar="FILE",
+        help="with the token that the sidecar wants (its access.token)",
+    )
+    flags.add_argument(
         "--seconds",
         type=counted,
         default=600,
@@ -74,26 +82,30 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.seconds > MOST_SECONDS:
         return failed(f"--seconds {arguments.seconds}: wanted {MOST_SECONDS} or less", 2)
     try:
+        token = own("--token-file", arguments.token_file)
+    except ConfigError as error:
+        return failed(str(error), 2)
+    try:
         file = arguments.file.open("xb", buffering=0)
     except OSError as error:
         return failed(f"{arguments.file}: {error.strerror}; wanted a new file", 2)
     with file:
-        status = asyncio.run(_record(arguments, file))
+        status = asyncio.run(_record(arguments, file, token))
     if not arguments.file.stat().st_size:
         arguments.file.unlink()
         return status or failed(f"{arguments.sidecar}: no plugin spoke to it", 1)
     return _tell(arguments.file) or status
 
 
-async def _record(arguments: argparse.Namespace, file: IO[bytes]) -> int:
-    task = asyncio.ensure_future(_take(arguments, file))
+async def _record(arguments: argparse.Namespace, file: IO[bytes], token: Secret | None) -> int:
+    task = asyncio.ensure_future(_take(arguments, file, token))
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
     with suppress(asyncio.CancelledError):
         return await task
     return 130
 
 
-async def _take(arguments: argparse.Namespace, file: IO[bytes]) -> int:
+async def _take(arguments: argparse.Namespace, file: IO[bytes], token: Secret | None) -> int:
     url = f"{arguments.sidecar}/v1/steps?seconds={arguments.seconds}"
     timeout = aiohttp.ClientTimeout(
         total=arguments.seconds + _LATE_S, sock_connect=_CONNECT_WITHIN_S
@@ -102,7 +114,7 @@ async def _take(arguments: argparse.Namespace, file: IO[bytes]) -> int:
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(url) as answer,
+            session.get(url, headers=token.headers if token else None) as answer,
         ):
             if answer.status != 200:
                 text = (await answer.text())[:200].strip()
