@@ -35,7 +35,7 @@ _PIECE: Final = 32
 _NOTHING: Final = Tally()
 """Of a replica that was sent nothing. Not to be changed."""
 _CHOSEN: Final = (Standing.ELIGIBLE, Standing.SILENT)
-_PASSING: Final = ("ramping", "slow", "silent", "starting", "warming", "draining")
+_PASSING: Final = ("ramping", "slow", "stalled", "silent", "starting", "warming", "draining")
 _KEY_DIGITS: Final = 8
 """Of a cache key, in hex: enough to tell two apart."""
 
@@ -119,6 +119,8 @@ def told(row: Mapping[str, Any], usual_per_s: float | None = None) -> dict[str, 
         now = "left out"
     elif now == Standing.ELIGIBLE:
         now = "ramping" if row["state"] == State.RAMPING else "serving"
+    if now == "serving" and row["stalled"]:
+        now = "stalled"
     speed_per_s, slow = row["prefill_tokens_per_s"], ""
     if now == "serving" and speed_per_s and usual_per_s and 2.0 * speed_per_s < usual_per_s:
         now = "slow"

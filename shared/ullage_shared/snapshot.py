@@ -6,8 +6,8 @@ Rules
 * Within one `boot_id`, `seq` only grows and an older one is dropped. A new `boot_id` is a new
   replica; an unknown one may be any, and what is known of the last one holds.
 * Unknown fields are ignored. A missing one, or one out of range, is an error that names it, and
-  costs only the replica that it concerns. Only `scores`, the speeds and `parts` may be missing:
-  they came after the others, and an older sidecar does not send them.
+  costs only the replica that it concerns. Only `scores`, the speeds, `stalled` and `parts` may be
+  missing: they came after the others, and an older sidecar does not send them.
 * `null` is unknown: neither idle nor full.
 """
 
@@ -169,6 +169,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     prefill_tokens_per_s: Speed | None = None
     """Uncached prompt tokens computed in a second. A prompt of N such tokens and M tokens of answer
     take N / this + M · `step_s` seconds here, queueing aside."""
+    stalled: bool = False
+    """It serves, has work, and has made no step for longer than the sidecar's
+    `health.signs_of_life_s`: it may go on at any moment, or be found hung."""
     parts: Parts | None = None
     """What `capacity_score` is made of, for people: what `free` blocks, `running` slots and the
     `waiting` queue add, each 0..1, and the factors `penalty` and `warm_up` on their sum; null: some

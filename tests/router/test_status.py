@@ -101,6 +101,7 @@ async def test_its_rows_are_those_of_replicas_with_what_is_counted_beside() -> N
             *("draining", "mild", "it is; wished"),
         ),
         ({"standing": "hung", "eligible": False, "why_not": "it is"}, "hung", "bad", "it is"),
+        ({"stalled": True, "reason": "no step"}, "stalled", "mild", "no step"),
         ({"prefill_tokens_per_s": 4_500.0}, "serving", "good", ""),
         (
             {"prefill_tokens_per_s": 4_000.0},
@@ -117,6 +118,7 @@ def test_each_row_says_in_words_what_the_replica_is_and_whether_that_is_well(
         "state": "serving",
         "sidecar": SIDECAR,
         "why_not": "",
+        "stalled": False,
         "reason": "",
         "prefill_tokens_per_s": None,
     } | changes
@@ -140,7 +142,7 @@ def test_a_slow_one_is_slow_beside_those_of_the_same_models_only() -> None:
 def test_every_standing_is_well_or_passes_or_is_bad(standing: Standing) -> None:
     eligible = standing in (Standing.ELIGIBLE, Standing.SILENT)
     row = {"standing": standing, "eligible": eligible, "state": None, "sidecar": SIDECAR}
-    row["prefill_tokens_per_s"] = None
+    row |= {"prefill_tokens_per_s": None, "stalled": False}
     passing = ("silent", "starting", "warming", "draining")
     mood = "mild" if standing in passing else "good" if eligible else "bad"
     assert told(row | {"why_not": "", "reason": ""})["mood"] == mood

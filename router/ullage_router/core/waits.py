@@ -14,7 +14,8 @@ and a draw by that.
                of it, and what there are of requests, this one too, beyond `max_num_seqs`, in shares
                of that
 
-What has to be computed counts more than what others have asked for already: it delays all that
+What is stalled (see `Snapshot`) is expected to be so for `STALL_S` more. What has to be computed
+counts more than what others have asked for already: it delays all that
 come after it, too. The draw is nearly the least wait, and spreads what is about equal, so that
 several routers that look at the same picture do not all run to one replica. What a prompt has that
 nobody is known to know throws the dice, the same ones in all routers.
@@ -51,6 +52,9 @@ CROWD: Final = 1000.0
 cost, to keep away from preemptions and from queues that wait for others to end."""
 ROOM: Final = 0.85
 """Share of the KV pool, 0..1."""
+STALL_S: Final = 3.0
+"""How much longer what has made no step for a while will need until it makes one, if it does: as
+long as sidecars wait before they say so."""
 TOKEN_S: Final = 1e-4
 STEP_S: Final = 0.02
 """Of a large model on few GPUs: a small one waits less everywhere, and all by as much."""
@@ -76,6 +80,8 @@ class Pace(msgspec.Struct, frozen=True, gc=False):
     """What the KV pool can hold; 0: unknown, and so is what is in use."""
     most: int = 0
     """Requests that run at once; 0: unknown."""
+    stalled: bool = False
+    """It has made no step for a while."""
 
 
 UNKNOWN: Final = Pace()
@@ -84,7 +90,7 @@ UNKNOWN: Final = Pace()
 def moves(pace: Pace) -> bool:
     """Do those that wait there wait for prompts to be computed only, and for no blocks or sequences
     that others must give back?"""
-    if pace.requests is None or pace.used >= ROOM:
+    if pace.requests is None or pace.used >= ROOM or pace.stalled:
         return False
     return not pace.most or pace.requests - (pace.waiting or 0) < pace.most
 
@@ -103,6 +109,7 @@ def pace_of(snapshot: Snapshot | None) -> Pace:
         1.0 - free / total if total and free is not None else 0.0,
         total * size if total and size else 0,
         snapshot.max_num_seqs or 0,
+        snapshot.stalled,
     )
 
 
@@ -181,7 +188,8 @@ def row_of(key: str, pace: Pace, typical: Typical, load: InFlight) -> Row:
     if others > 0:
         backlog += others * load.mean_tokens
     requests = max(own, requests)
-    pool, begins_s = pace.pool_tokens, backlog * token_s
+    pool = pace.pool_tokens
+    begins_s = backlog * token_s + (STALL_S if pace.stalled else 0.0)
     held = pace.used * pool if pool else typical.held
     wait_s = begins_s + ANSWER * (requests + held / CONTEXT) * token_s
     most = pace.most or typical.most

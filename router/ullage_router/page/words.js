@@ -28,6 +28,7 @@ const GLYPH = {
   ramping: "◐",
   slow: "◑",
   silent: "○",
+  stalled: "◌",
   starting: "◔",
   warming: "◔",
   draining: "▽",

@@ -63,6 +63,8 @@ class Assessment:
     penalty: float | None
     warm_up: float
     """The factor of its state, 0..1."""
+    stalled: bool
+    """As in the snapshot."""
     silent: bool
     """Nothing is heard of it: nothing that was heard before counts."""
 
@@ -101,6 +103,7 @@ def assess(engine: Engine, settings: Settings, now_s: float) -> Assessment:
         added=None if room is None else weighted(room, settings.score.weights(RequestClass.MIXED)),
         penalty=queue,
         warm_up=life.factor,
+        stalled=life.stalled,
         silent=silent,
     )
 

@@ -60,6 +60,8 @@ class Life:
     state: State
     factor: float
     reason: str
+    stalled: bool = False
+    """It serves, and has work without a step for `signs_of_life_s`."""
 
 
 def is_silent(engine: Engine, settings: Settings, now_s: float) -> bool:
@@ -111,7 +113,7 @@ def judge(engine: Engine, settings: Settings, now_s: float) -> Life:
     if warmth.state is not State.SERVING:
         return Life(warmth.state, warmth.factor, warmth.reason)
     late = _no_step_for(limits.signs_of_life_s, engine, settings, now_s)
-    return Life(State.SERVING, warmth.factor, _both(warmth.reason, late))
+    return Life(State.SERVING, warmth.factor, _both(warmth.reason, late), bool(late))
 
 
 def is_cold(engine: Engine, settings: Settings, now_s: float) -> bool:

@@ -74,6 +74,7 @@ def render(engine: Engine, judged: Assessment, *, node: str, url: str, wall_s: f
         step_s=learned.step_s,
         decode_tokens_per_s=learned.decode_tokens_per_s,
         prefill_tokens_per_s=learned.prefill_tokens_per_s,
+        stalled=judged.stalled,
         parts=_parts(judged),
     )
 

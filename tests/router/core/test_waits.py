@@ -21,6 +21,7 @@ from ullage_router.core.waits import (
     CROWD,
     LEAST_UNCACHED,
     ROOM,
+    STALL_S,
     STEP_S,
     TOKEN_S,
     UNKNOWN,
@@ -28,6 +29,7 @@ from ullage_router.core.waits import (
     Pace,
     Typical,
     drawn,
+    moves,
     pace_of,
     row_of,
     typical_of,
@@ -103,6 +105,16 @@ def test_the_formula() -> None:
     assert waits(A, pace, load, 100) == pytest.approx(
         (1_000 + WORK * 100 + ANSWER * (3 + 5_000 / CONTEXT)) * 2e-3
     )
+
+
+def test_one_that_has_stopped_to_step_is_expected_to_go_on_after_a_while() -> None:
+    """It is passed over while others have less to wait for, and is no longer a way out below the
+    floor; where nobody has less, it is chosen."""
+    going, stalled = (Pace(token_s=1e-3, step_s=0.02, requests=3, stalled=s) for s in (False, True))
+    difference = waits(A, stalled, InFlight(), 100) - waits(A, going, InFlight(), 100)
+    assert difference == pytest.approx(STALL_S)
+    assert (moves(going), moves(stalled)) == (True, False)
+    assert pace_of(snapshot(A, stalled=True)).stalled
 
 
 def test_speeds_that_are_not_known_are_the_typical_ones() -> None:

@@ -129,6 +129,7 @@ def test_one_that_serves_and_makes_no_step_says_so_long_before_it_is_hung(since_
     engine = fold(engine_after(GOOD, HELLO, BUSY), BUSY, T + since_s)
     life = judge(engine, SETTINGS, T + since_s)
     assert (life.reason, life.factor) == (reason, float(since_s <= 30.0))
+    assert life.stalled is (3.0 < since_s <= 30.0)
     idle = fold(engine_after(GOOD, HELLO, IDLE), IDLE, T + since_s)
     assert judge(idle, SETTINGS, T + since_s).reason == ""
 
