@@ -9,6 +9,7 @@ hosts are done, and with which to begin again.
 """
 
 import argparse
+import http.client
 import json
 import re
 import shlex
@@ -21,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from rolling.seen import Page, page_of
+from rolling.seen import Page, PageError, page_of
 from rolling.upgrade import Refused, Stop, Upgrade, What
 
 COMMANDS: Final[Mapping[What, tuple[str, ...]]] = {
@@ -51,12 +52,11 @@ class Outside:
 
     def look(self, url: str) -> Page:
         """Ask a router. Raises `OSError`, `PageError`."""
-        with urllib.request.urlopen(f"{url}/status", timeout=_ANSWER_WITHIN_S) as answer:
-            body = answer.read()
         try:
-            return page_of(json.loads(body))
-        except ValueError:
-            return page_of(None)
+            with urllib.request.urlopen(f"{url}/status", timeout=_ANSWER_WITHIN_S) as answer:
+                return page_of(json.load(answer))
+        except (http.client.HTTPException, ValueError) as error:
+            raise PageError(f"this is no page of a router: {error!r}") from error
 
     def run(self, host: str, command: str, within_s: float) -> str:
         """Run a command on a host. Returns what went wrong; empty: nothing."""
@@ -182,7 +182,7 @@ def _host(text: str) -> str:
 def _router(text: str) -> tuple[str, str]:
     name, equals, url = text.rpartition("=")
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
         raise argparse.ArgumentTypeError(f"{text!r}: wanted NAME=http://host:port")
     return _host(name) if equals else parts.hostname, url.rstrip("/")
 
@@ -192,7 +192,7 @@ def _runner(text: str) -> str:
         words = shlex.split(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
-    if not words:
+    if not words:  # Else the command itself would be run here.
         raise argparse.ArgumentTypeError("wanted a command, as: ssh {host}")
     return text
 

@@ -1,35 +1,14 @@
-"""Real vLLM servers on the CPU: where their environment is, and how a test gets one.
+"""Real vLLM servers on the CPU: how a test gets one."""
 
-`ULLAGE_VLLM_VENV` and `ULLAGE_TINY_MODEL` name the environment and the model; by default they are
-where `make test` puts them.
-"""
-
-import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from vllm_built import tiny_model, vllm_venv
 
-
-def _built(variable: str, usual: str, witness: str) -> Path:
-    path = Path(os.environ.get(variable) or ROOT / usual)
-    if not (path / witness).exists():
-        pytest.fail(f"{path / witness} is missing: run `make test`, or set {variable}", False)
-    return path
-
-
-@pytest.fixture(scope="session")
-def vllm_venv() -> Path:
-    return _built("ULLAGE_VLLM_VENV", ".venv-vllm", "bin/vllm")
-
-
-@pytest.fixture(scope="session")
-def tiny_model() -> Path:
-    return _built("ULLAGE_TINY_MODEL", ".build/tiny-model", "config.json")
+__all__ = ["tiny_model", "vllm_venv"]
 
 
 @pytest.fixture(scope="session")
