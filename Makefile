@@ -55,7 +55,7 @@ check: lint ## the quick tests (under a minute)
 	$(BIN)/pytest -m "not vllm and not slow and not long" -n 2
 
 observability: env system ## alerts, dashboard and pages, with a real Prometheus (2 minutes)
-	$(BIN)/pytest tests/deploy $(wildcard tests/router/test_status_page.py) -n 2 --dist loadgroup
+	$(BIN)/pytest tests/deploy $(wildcard tests/router/test_status_page.py) -m "not long" -n 2 --dist loadgroup
 
 lint: env ## style, types, and the walls between the packages
 	$(BIN)/ruff check .
@@ -167,9 +167,10 @@ install: ## into PREFIX (/opt/ullage), with systemd's units; as root (DESTDIR=FO
 uninstall: ## take it away again; /etc/ullage stays
 	@PYTHONPATH=deploy $(PYTHON) -m install uninstall --prefix "$(PREFIX)" --destdir "$(DESTDIR)"
 
-deploy-test: env system ## units, installer, packages, and all of it on a booted machine (as root, 10 minutes)
+deploy-test: env env-vllm system ## units, packages, a booted machine, an upgrade under load (as root, 20 minutes)
 	PYTHONPATH=tests:tests/support $(BIN)/python -m units
-	$(BIN)/pytest tests/deploy -m "not alone" -n 2 --dist loadfile
+	$(BIN)/pytest tests/deploy -m "not alone and not vllm" -n 2 --dist loadfile
+	$(BIN)/pytest tests/deploy -m vllm -s
 
 clean: ## remove what was built
 	rm -rf .venv .venv-vllm .build dist

@@ -30,6 +30,14 @@ ENGINE = Engine(
 STREAMS, CHATS = 5, 3
 QUIET_S = 30.0
 LONG_TOKENS, SHORT_TOKENS = 200, 16
+STEPS = {
+    "replicas": ("drain", "stop vllm", "start vllm"),
+    "sidecars": ("restart sidecar",),
+    "routers": ("restart router",),
+}
+MOST_TIMES, MOST_MORE_S = 5.0, 2.0
+"""For the p99 of TTFT beside the quiet one. Seen on two cores: 0.135 s when quiet; 0.136, 0.099,
+0.106 s while replicas, sidecars, routers were upgraded. A vLLM that starts takes a core."""
 
 
 @dataclass
@@ -107,11 +115,7 @@ async def test_a_cluster_is_upgraded_under_load_and_no_request_is_lost(
             quiet = list(answers)
             before = there.pids()
             phases = {}
-            for what, do in (
-                ("replicas", ("drain", "stop vllm", "start vllm")),
-                ("sidecars", ("restart sidecar",)),
-                ("routers", ("restart router",)),
-            ):
+            for what, do in STEPS.items():
                 began_s, begun = time.monotonic(), len(answers)
                 await roll(there, admins, what, *do)
                 phases[what] = answers[begun:]
@@ -124,6 +128,12 @@ async def test_a_cluster_is_upgraded_under_load_and_no_request_is_lost(
             after = answers[begun:]
         print(f"quiet: {len(quiet)} answers, p99 of TTFT {p99_s(quiet):.3f} s")
         print(f"after: {len(after)} answers, p99 of TTFT {p99_s(after):.3f} s")
+        assert there.told == [
+            f"{name} {step}"
+            for what, steps in STEPS.items()
+            for name in (ROUTERS if what == "routers" else NODES)
+            for step in steps
+        ]
         failed = [replace(answer, ask=Ask("", {})) for answer in answers if answer.problem]
         assert failed == []
         assert {answer.status for answer in answers} == {200}
@@ -133,7 +143,7 @@ async def test_a_cluster_is_upgraded_under_load_and_no_request_is_lost(
         print(f"after: {dict(served)}")
         assert served.keys() == {f"{name}/twin0" for name in NODES}
         for what, during in phases.items():
-            assert p99_s(during) <= 10.0 * p99_s(quiet) + 2.0, what
+            assert p99_s(during) <= MOST_TIMES * p99_s(quiet) + MOST_MORE_S, what
 
 
 async def all_serve(admins: dict[str, str], within_s: float = 300.0) -> None:

@@ -253,6 +253,44 @@ def test_a_second_router_takes_over_and_back_and_no_request_is_lost(host: Machin
     assert sum(they.ends.values()) > 20
 
 
+@contextmanager
+def second_node(host: Machine) -> Iterator[None]:
+    """Another sidecar with a server beside, of which the router knows too."""
+    serve = ("/opt/vllm/bin/vllm", "serve", "tiny", "--port", "8100")
+    told = ("--setenv=ULLAGE_SOCKET=/run/second/readings.sock", "--setenv=ULLAGE_ENGINE=a")
+    sidecar = ("--node", "second", "--socket", "/run/second/readings.sock")
+    listen = ("--listen", "127.0.0.1:9500", "--engine", "a=http://127.0.0.1:8100")
+    host.run(
+        "systemd-run", "--unit=second-sidecar", f"/opt/ullage/bin/{SIDECAR}", *sidecar, *listen
+    )
+    host.run("systemd-run", "--unit=second-vllm", *told, *serve)
+    both = ROUTER_TOML.replace("]", ', "http://127.0.0.1:9500"]', 1)
+    host.write("/etc/ullage/router.toml", both)
+    host.systemctl("reload", ROUTER)
+    try:
+        yield
+    finally:
+        host.write("/etc/ullage/router.toml", ROUTER_TOML)
+        host.systemctl("reload", ROUTER)
+        host.systemctl("stop", "second-sidecar", "second-vllm")
+
+
+def test_the_shipped_program_upgrades_all_of_it_by_its_units_and_no_request_is_lost(
+    host: Machine,
+) -> None:
+    node = replica(host)["id"].partition("/")[0]
+    before = {unit: pid(host, unit) for unit in (VLLM, SIDECAR, ROUTER)}
+    router = ("--router", f"r={ADMIN}", "--run", "sh -c", "--within", "60")
+    with second_node(host), asking(host, 6) as they:
+        host.comes_true(lambda: '"second/a"' in host.get(f"{ADMIN}/replicas")[1])
+        host.comes_true(lambda: json.loads(host.get(f"{ADMIN}/healthz")[1])["eligible"] == 2)
+        host.comes_true(lambda: '"ramping"' not in host.get(f"{ADMIN}/replicas")[1])
+        for what, name in (("replicas", node), ("sidecars", node), ("routers", "r")):
+            host.run("python3", f"{SOURCES}/deploy/rolling", what, name, *router)
+    assert they.ends.keys() == {"200"}
+    assert not [unit for unit in before if pid(host, unit) == before[unit]]
+
+
 def test_requests_are_let_finish_when_the_router_stops(host: Machine) -> None:
     with one_long_request(host):
         host.systemctl("stop", f"{ROUTER}.socket", ROUTER)
