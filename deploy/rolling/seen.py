@@ -85,16 +85,12 @@ def page_of(document: Any) -> Page:
 
 
 def _seen(row: Mapping[str, Any]) -> Seen:
-    return Seen(
-        id=row["id"],
-        url=row["url"],
-        now=row["now"],
-        say=row["say"],
-        state=row["state"],
-        age_s=row["age_s"],
-        boot_id=row["boot_id"],
-        models=frozenset(row["models"]),
+    id_, url, now, say = (str(row[name]) for name in ("id", "url", "now", "say"))
+    state, boot_id = (
+        None if row[name] is None else str(row[name]) for name in ("state", "boot_id")
     )
+    age_s = None if row["age_s"] is None else float(row["age_s"])
+    return Seen(id_, url, now, say, state, age_s, boot_id, frozenset(map(str, row["models"])))
 
 
 def troubles(replicas: Iterable[Seen]) -> list[str]:

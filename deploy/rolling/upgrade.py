@@ -4,10 +4,11 @@ Rules
 * Nothing is done on a host before every router says that all other hosts serve. A glance may have
   caught a passing moment, so it is looked for `PATIENCE_S`.
 * The next host's turn comes when every router says that this one serves again, in full.
+* A router is restarted while all other routers serve, and all replicas.
 * The first thing that goes wrong is the last thing that is done.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -121,15 +122,20 @@ class Upgrade:
             return self._all(lambda page: not_spared(page, host))
         if self.what is What.SIDECARS:
             return self._all(lambda page: others_unwell(page, host))
-        return self._all(lambda page: troubles(page.replicas), but=host)
+        own = self._look(host)  # None, where it is to be put right.
+        others = [name for name in self.routers if name != host]
+        found = self._all(lambda page: troubles(page.replicas), others)
+        return found or (troubles(own.replicas) if own else [])
 
-    def _all(self, judge: Callable[[Page], list[str]], but: str = "") -> list[str]:
+    def _all(
+        self, judge: Callable[[Page], list[str]], names: Iterable[str] | None = None
+    ) -> list[str]:
         """What is amiss by any router's word, each once, and who says so."""
-        names: dict[str, list[str]] = {}
-        for name in self.routers:
-            for trouble in self._of(name, judge) if name != but else ():
-                names.setdefault(trouble, []).append(name)
-        return [f"{trouble} (says {', '.join(who)})" for trouble, who in names.items()]
+        said_by: dict[str, list[str]] = {}
+        for name in self.routers if names is None else names:
+            for trouble in self._of(name, judge):
+                said_by.setdefault(trouble, []).append(name)
+        return [f"{trouble} (says {', '.join(who)})" for trouble, who in said_by.items()]
 
     def _of(self, name: str, judge: Callable[[Page], list[str]]) -> list[str]:
         """What is amiss by this router's word, or with itself."""

@@ -7,7 +7,7 @@ import pytest
 
 from rolling.seen import Page, PageError, Seen, not_back, not_taken_over, page_of
 from rolling.upgrade import PATIENCE_S, Refused, Stop, What
-from rolling_world import HOSTS, RESTART, START, STOP, World, seen
+from rolling_world import HOSTS, RESTART, ROUTERS, START, STOP, World, seen
 
 
 def test_hosts_are_upgraded_one_by_one_in_order() -> None:
@@ -132,6 +132,30 @@ def test_a_router_that_was_not_started_anew_is_not_taken_for_upgraded() -> None:
     with pytest.raises(Stop, match=r"it has run for .* s, and was not started anew"):
         world.upgrade(What.ROUTERS).go()
     assert world.told == [f"r-1 {RESTART}"]
+
+
+def test_the_only_router_is_restarted_if_all_that_it_knows_serve() -> None:
+    world = World()
+    world.upgrade(What.ROUTERS, "r-1").go()
+    alone = replace(world.upgrade(What.ROUTERS, "r-1"), routers={"r-1": ROUTERS["r-1"]})
+    alone.go()
+    world.replicas["gpu-03"] = seen("gpu-03", now="down", state="down")
+    with pytest.raises(Refused, match="gpu-03/a is down"):
+        alone.go()
+    assert world.told == [f"r-1 {RESTART}"] * 2
+
+
+def test_a_router_that_is_down_can_be_upgraded() -> None:
+    world = World(silent={"r-2"})
+    run = world.run
+
+    def run_and_hear(host: str, command: str, within_s: float) -> str:
+        world.silent.clear()
+        return run(host, command, within_s)
+
+    world.run = run_and_hear  # type: ignore[method-assign]
+    world.upgrade(What.ROUTERS, "r-2").go()
+    assert world.told == [f"r-2 {RESTART}"]
 
 
 def test_a_host_that_goes_down_meanwhile_stops_it_before_the_next() -> None:

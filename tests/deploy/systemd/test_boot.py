@@ -4,21 +4,20 @@ vLLM is a stand-in (`vllm_stand_in`): the plugin's channel and HTTP are real, th
 """
 
 import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from asking_there import SUPPORT, Asking, asking
 from distribution import built
 from machine import SOURCES, WHEELS, Machine, machine
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("boot")]
 
 ROUTER, SIDECAR, VLLM = "ullage-router", "ullage-sidecar", "vllm@a"
-SUPPORT = SOURCES / "tests" / "support"
-CLIENTS, ADMIN = "http://127.0.0.1:8080", "http://127.0.0.1:9401"
+ADMIN = "http://127.0.0.1:9401"
 ROUTER_TOML = 'sidecars = ["http://127.0.0.1:9400"]\n[limits]\nstop_grace_s = 20.0\n'
 SIDECAR_TOML = '[[engine]]\nname = "a"\nurl = "http://127.0.0.1:8000"\n'
 STAND_IN = f"""\
@@ -92,40 +91,6 @@ def pid(host: Machine, unit: str) -> int:
 def priorities(host: Machine, unit: str, word: str) -> set[str]:
     """Of all lines of a unit with this word in them."""
     return {row["PRIORITY"] for row in host.journal(unit) if word in str(row["MESSAGE"])}
-
-
-class Asking:
-    """Clients that ask one request after the other, each over a new connection."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.ends: dict[str, int] = {}
-        """What came of all requests, once they have ended."""
-
-    def last(self) -> None:
-        """Those under way are the last ones."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.stdin = None  # Else `communicate` would write to it.
-
-    def end(self) -> None:
-        """Wait for them."""
-        said, fault = self.process.communicate(timeout=90)
-        assert self.process.returncode == 0, fault
-        self.ends = json.loads(said)
-
-
-@contextmanager
-def asking(host: Machine, clients: int, max_tokens: int = 6) -> Iterator[Asking]:
-    words = (CLIENTS, str(clients), str(max_tokens))
-    they = Asking(host.start("python3", f"{SUPPORT}/asking.py", *words))
-    try:
-        yield they
-        they.end()
-    finally:
-        if they.process.poll() is None:
-            they.process.kill()
-            they.process.communicate()
 
 
 @contextmanager
