@@ -27,6 +27,8 @@ exec /opt/ullage/bin/python {SUPPORT}/vllm_stand_in.py "$@"
 """
 INSTALLER = (f"PYTHONPATH={SOURCES}/deploy", "python3", "-m", "install")
 ERROR, WARNING, INFO = "3", "4", "6"
+CLIENTS = 6
+"""Fewer than the sequences that the server runs at once: on a busy machine, too, it is never full."""
 
 
 @pytest.fixture(scope="module")
@@ -100,13 +102,13 @@ def one_long_request(host: Machine) -> Iterator[Asking]:
         host.comes_true(lambda: running(host))
         they.last()
         yield they
-    assert they.ends.keys() == {"200"}
+    assert they.ends.keys() == {"200"}, they.ends
 
 
 def test_a_request_goes_from_client_to_vllm_by_what_its_plugin_tells(host: Machine) -> None:
     with asking(host, 1) as they:
         host.comes_true(lambda: replica(host).get("capacity_score"))
-    assert they.ends.keys() == {"200"}
+    assert they.ends.keys() == {"200"}, they.ends
     assert replica(host)["id"].endswith("/a")
     assert "state engine=a" in str([row["MESSAGE"] for row in host.journal(SIDECAR)])
 
@@ -201,20 +203,20 @@ def test_stopped_together_vllm_drains_before_its_sidecar_goes(host: Machine) -> 
 
 
 def test_a_router_that_restarts_refuses_nobody(host: Machine) -> None:
-    with asking(host, 8) as they:
+    with asking(host, CLIENTS) as they:
         host.systemctl("restart", ROUTER)
         host.systemctl("restart", ROUTER)
-    assert they.ends.keys() == {"200"}
+    assert they.ends.keys() == {"200"}, they.ends
 
 
 def test_a_second_router_takes_over_and_back_and_no_request_is_lost(host: Machine) -> None:
     """What ullage-router@.service says of an upgrade."""
-    with asking(host, 8) as they:
+    with asking(host, CLIENTS) as they:
         host.systemctl("start", f"{ROUTER}@9409")
         assert host.get("http://127.0.0.1:9409/healthz")[0] == 200
         host.systemctl("restart", ROUTER)
         host.systemctl("stop", f"{ROUTER}@9409")
-    assert they.ends.keys() == {"200"}
+    assert they.ends.keys() == {"200"}, they.ends
     assert sum(they.ends.values()) > 20
 
 
@@ -246,13 +248,13 @@ def test_the_shipped_program_upgrades_all_of_it_by_its_units_and_no_request_is_l
     node = replica(host)["id"].partition("/")[0]
     before = {unit: pid(host, unit) for unit in (VLLM, SIDECAR, ROUTER)}
     router = ("--router", f"r={ADMIN}", "--run", "sh -c", "--within", "60")
-    with second_node(host), asking(host, 6) as they:
+    with second_node(host), asking(host, CLIENTS) as they:
         host.comes_true(lambda: '"second/a"' in host.get(f"{ADMIN}/replicas")[1])
         host.comes_true(lambda: json.loads(host.get(f"{ADMIN}/healthz")[1])["eligible"] == 2)
         host.comes_true(lambda: '"ramping"' not in host.get(f"{ADMIN}/replicas")[1])
         for what, name in (("replicas", node), ("sidecars", node), ("routers", "r")):
             host.run("python3", f"{SOURCES}/deploy/rolling", what, name, *router)
-    assert they.ends.keys() == {"200"}
+    assert they.ends.keys() == {"200"}, they.ends
     assert not [unit for unit in before if pid(host, unit) == before[unit]]
 
 
