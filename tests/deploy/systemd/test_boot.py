@@ -28,7 +28,7 @@ exec /opt/ullage/bin/python {SUPPORT}/vllm_stand_in.py "$@"
 INSTALLER = (f"PYTHONPATH={SOURCES}/deploy", "python3", "-m", "install")
 ERROR, WARNING, INFO = "3", "4", "6"
 CLIENTS = 6
-"""Fewer than the sequences that the server runs at once: on a busy machine, too, it is never full."""
+"""Fewer than the sequences that the server runs at once: else it is full, on a busy machine."""
 
 
 @pytest.fixture(scope="module")
