@@ -169,9 +169,10 @@ install: ## into PREFIX (/opt/ullage), with systemd's units; as root (DESTDIR=FO
 uninstall: ## take it away again; /etc/ullage stays
 	@PYTHONPATH=deploy $(PYTHON) -m install uninstall --prefix "$(PREFIX)" --destdir "$(DESTDIR)"
 
-deploy-test: env system ## units, installer, packages, and all of it on a booted machine (as root, 10 minutes)
+deploy-test: env env-vllm system ## units, packages, a booted machine, an upgrade under load (as root, 20 minutes)
 	PYTHONPATH=tests:tests/support $(BIN)/python -m units
-	$(PYTEST) tests/deploy -m "not alone" -n 2
+	$(BIN)/pytest tests/deploy -m "not alone and not vllm" -n 2 --dist loadfile
+	$(BIN)/pytest tests/deploy -m vllm -s
 
 clean: ## remove what was built
 	rm -rf .venv .venv-vllm .build dist

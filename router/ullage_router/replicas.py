@@ -40,6 +40,7 @@ def replica_row(router: Router, replica: Replica, reasons: Reasons, now_s: float
         "why_not": why_not,
         "capacity_score": seen.capacity_score if seen else None,
         "state": seen.state if seen else None,
+        "boot_id": replica.boot_id,
         "stalled": seen.stalled if seen else False,
         "reason": reason,
         "age_s": None if age_s is None else round(age_s, 3),

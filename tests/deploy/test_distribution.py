@@ -120,6 +120,7 @@ def test_the_sdist_brings_what_an_installation_needs() -> None:
     names = names_in("sdist")
     for name in (
         "deploy/install/__main__.py",
+        "deploy/rolling/__main__.py",
         "deploy/systemd/units/ullage-router.service",
         "deploy/systemd/etc/router.toml",
         "README.md",

@@ -1,10 +1,5 @@
-"""Real vLLM servers on the CPU: where their environment is, and how a test gets one.
+"""Real vLLM servers on the CPU: how a test gets one."""
 
-`ULLAGE_VLLM_VENV` and `ULLAGE_TINY_MODEL` name the environment and the model; by default they are
-where `make test` puts them.
-"""
-
-import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from vllm_built import tiny_model, vllm_venv
+
+__all__ = ["tiny_model", "vllm_venv"]
+
 HERE = Path(__file__).parent
 
 
@@ -23,23 +21,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.xdist_group(item.path.relative_to(HERE).parts[0]))
-
-
-def _built(variable: str, usual: str, witness: str) -> Path:
-    path = Path(os.environ.get(variable) or ROOT / usual)
-    if not (path / witness).exists():
-        pytest.fail(f"{path / witness} is missing: run `make test`, or set {variable}", False)
-    return path
-
-
-@pytest.fixture(scope="session")
-def vllm_venv() -> Path:
-    return _built("ULLAGE_VLLM_VENV", ".venv-vllm", "bin/vllm")
-
-
-@pytest.fixture(scope="session")
-def tiny_model() -> Path:
-    return _built("ULLAGE_TINY_MODEL", ".build/tiny-model", "config.json")
 
 
 @pytest.fixture(scope="session")

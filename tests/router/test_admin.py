@@ -62,6 +62,7 @@ def test_a_row_says_what_the_router_knows() -> None:
         "why_not": "",
         "capacity_score": 0.7,
         "state": "serving",
+        "boot_id": "boot",
         "stalled": False,
         "reason": "",
         "age_s": 0.75,

@@ -9,6 +9,7 @@ import pytest
 
 from explained_site import COMPLETIONS, keyed, router_with, site
 from mission import BY_SCORE
+from rolling.seen import page_of
 from snapshots import document, snapshot
 from ullage_router.config import Limits
 from ullage_router.core.ask import Ask
@@ -22,6 +23,7 @@ from ullage_router.replicas import replicas_page
 from ullage_router.router import Router
 from ullage_router.status import MOST_HOT, MOST_RECENT, hot_keys, status_page, told, usual_speeds
 from ullage_router.tally import SECONDS_BOUNDS
+from ullage_shared.snapshot import State
 
 A, B, C = "http://a:8000", "http://b:8000", "http://c:8000"
 SIDECAR = "http://sidecar:9400"
@@ -52,6 +54,19 @@ async def test_an_empty_fleet_has_an_empty_status() -> None:
         "queued": 0,
         "refused": {"full_queue": 0, "displaced": 0, "waited": 0, "second_try": 0},
     }
+
+
+async def test_it_says_what_the_rolling_upgrade_wants_to_know() -> None:
+    router, _ = router_with(
+        snapshot(A, id="gpu-01/a", age_s=0.25), snapshot(B, state=State.RAMPING)
+    )
+    page = page_of(await status(router, 12.34, stopping=True))
+    assert (page.uptime_s, page.stopping) == (12.3, True)
+    well, ramping = page.replicas
+    assert (well.url, well.trouble, well.boot_id, well.models) == (A, "", "boot", {"tiny"})
+    assert well.age_s is not None
+    assert well.is_at("gpu-01")
+    assert "is ramping" in ramping.trouble
 
 
 async def test_it_says_what_runs_and_by_which_rules() -> None:

@@ -173,8 +173,16 @@ class Downstream(Guest):
             self._turn_away(HEAD_TIMEOUT)
         elif self._reader.phase is BODY:
             self._turn_away(BODY_TIMEOUT)
+        elif self._has_come():
+            self.due_s = self._proxy.loop.time()
         else:
             self._close()
+
+    def _has_come(self) -> bool:
+        """Has the client sent what the event loop has yet to read? If so, it is no idle one."""
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
     # Called by the event loop
 

@@ -4,21 +4,20 @@ vLLM is a stand-in (`vllm_stand_in`): the plugin's channel and HTTP are real, th
 """
 
 import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from asking_there import SUPPORT, Asking, asking
 from distribution import built
 from machine import SOURCES, WHEELS, Machine, machine
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("boot")]
 
 ROUTER, SIDECAR, VLLM = "ullage-router", "ullage-sidecar", "vllm@a"
-SUPPORT = SOURCES / "tests" / "support"
-CLIENTS, ADMIN = "http://127.0.0.1:8080", "http://127.0.0.1:9401"
+ADMIN = "http://127.0.0.1:9401"
 ROUTER_TOML = 'sidecars = ["http://127.0.0.1:9400"]\n[limits]\nstop_grace_s = 20.0\n'
 SIDECAR_TOML = '[[engine]]\nname = "a"\nurl = "http://127.0.0.1:8000"\n'
 STAND_IN = f"""\
@@ -28,6 +27,8 @@ exec /opt/ullage/bin/python {SUPPORT}/vllm_stand_in.py "$@"
 """
 INSTALLER = (f"PYTHONPATH={SOURCES}/deploy", "python3", "-m", "install")
 ERROR, WARNING, INFO = "3", "4", "6"
+CLIENTS = 6
+"""Fewer than the sequences that the server runs at once: else it is full, on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -94,40 +95,6 @@ def priorities(host: Machine, unit: str, word: str) -> set[str]:
     return {row["PRIORITY"] for row in host.journal(unit) if word in str(row["MESSAGE"])}
 
 
-class Asking:
-    """Clients that ask one request after the other, each over a new connection."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.ends: dict[str, int] = {}
-        """What came of all requests, once they have ended."""
-
-    def last(self) -> None:
-        """Those under way are the last ones."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.stdin = None  # Else `communicate` would write to it.
-
-    def end(self) -> None:
-        """Wait for them."""
-        said, fault = self.process.communicate(timeout=90)
-        assert self.process.returncode == 0, fault
-        self.ends = json.loads(said)
-
-
-@contextmanager
-def asking(host: Machine, clients: int, max_tokens: int = 6) -> Iterator[Asking]:
-    words = (CLIENTS, str(clients), str(max_tokens))
-    they = Asking(host.start("python3", f"{SUPPORT}/asking.py", *words))
-    try:
-        yield they
-        they.end()
-    finally:
-        if they.process.poll() is None:
-            they.process.kill()
-            they.process.communicate()
-
-
 @contextmanager
 def one_long_request(host: Machine) -> Iterator[Asking]:
     """One whose answer takes some 3 s; it has begun when this goes on."""
@@ -135,13 +102,13 @@ def one_long_request(host: Machine) -> Iterator[Asking]:
         host.comes_true(lambda: running(host))
         they.last()
         yield they
-    assert they.ends.keys() == {"200"}
+    assert they.ends.keys() == {"200"}, they.ends
 
 
 def test_a_request_goes_from_client_to_vllm_by_what_its_plugin_tells(host: Machine) -> None:
     with asking(host, 1) as they:
         host.comes_true(lambda: replica(host).get("capacity_score"))
-    assert they.ends.keys() == {"200"}
+    assert they.ends.keys() == {"200"}, they.ends
     assert replica(host)["id"].endswith("/a")
     assert "state engine=a" in str([row["MESSAGE"] for row in host.journal(SIDECAR)])
 
@@ -236,21 +203,59 @@ def test_stopped_together_vllm_drains_before_its_sidecar_goes(host: Machine) -> 
 
 
 def test_a_router_that_restarts_refuses_nobody(host: Machine) -> None:
-    with asking(host, 8) as they:
+    with asking(host, CLIENTS) as they:
         host.systemctl("restart", ROUTER)
         host.systemctl("restart", ROUTER)
-    assert they.ends.keys() == {"200"}
+    assert they.ends.keys() == {"200"}, they.ends
 
 
 def test_a_second_router_takes_over_and_back_and_no_request_is_lost(host: Machine) -> None:
     """What ullage-router@.service says of an upgrade."""
-    with asking(host, 8) as they:
+    with asking(host, CLIENTS) as they:
         host.systemctl("start", f"{ROUTER}@9409")
         assert host.get("http://127.0.0.1:9409/healthz")[0] == 200
         host.systemctl("restart", ROUTER)
         host.systemctl("stop", f"{ROUTER}@9409")
-    assert they.ends.keys() == {"200"}
+    assert they.ends.keys() == {"200"}, they.ends
     assert sum(they.ends.values()) > 20
+
+
+@contextmanager
+def second_node(host: Machine) -> Iterator[None]:
+    """Another sidecar with a server beside, of which the router knows too."""
+    serve = ("/opt/vllm/bin/vllm", "serve", "tiny", "--port", "8100")
+    told = ("--setenv=ULLAGE_SOCKET=/run/second/readings.sock", "--setenv=ULLAGE_ENGINE=a")
+    sidecar = ("--node", "second", "--socket", "/run/second/readings.sock")
+    listen = ("--listen", "127.0.0.1:9500", "--engine", "a=http://127.0.0.1:8100")
+    host.run(
+        "systemd-run", "--unit=second-sidecar", f"/opt/ullage/bin/{SIDECAR}", *sidecar, *listen
+    )
+    host.run("systemd-run", "--unit=second-vllm", *told, *serve)
+    both = ROUTER_TOML.replace("]", ', "http://127.0.0.1:9500"]', 1)
+    host.write("/etc/ullage/router.toml", both)
+    host.systemctl("reload", ROUTER)
+    try:
+        yield
+    finally:
+        host.write("/etc/ullage/router.toml", ROUTER_TOML)
+        host.systemctl("reload", ROUTER)
+        host.systemctl("stop", "second-sidecar", "second-vllm")
+
+
+def test_the_shipped_program_upgrades_all_of_it_by_its_units_and_no_request_is_lost(
+    host: Machine,
+) -> None:
+    node = replica(host)["id"].partition("/")[0]
+    before = {unit: pid(host, unit) for unit in (VLLM, SIDECAR, ROUTER)}
+    router = ("--router", f"r={ADMIN}", "--run", "sh -c", "--within", "60")
+    with second_node(host), asking(host, CLIENTS) as they:
+        host.comes_true(lambda: '"second/a"' in host.get(f"{ADMIN}/replicas")[1])
+        host.comes_true(lambda: json.loads(host.get(f"{ADMIN}/healthz")[1])["eligible"] == 2)
+        host.comes_true(lambda: '"ramping"' not in host.get(f"{ADMIN}/replicas")[1])
+        for what, name in (("replicas", node), ("sidecars", node), ("routers", "r")):
+            host.run("python3", f"{SOURCES}/deploy/rolling", what, name, *router)
+    assert they.ends.keys() == {"200"}, they.ends
+    assert not [unit for unit in before if pid(host, unit) == before[unit]]
 
 
 def test_requests_are_let_finish_when_the_router_stops(host: Machine) -> None:

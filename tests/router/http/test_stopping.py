@@ -28,6 +28,21 @@ async def test_a_request_that_is_on_its_way_when_the_router_stops_is_answered() 
         await asyncio.wait_for(stopping, 2.0)
 
 
+async def test_what_has_come_and_is_yet_unread_when_an_idle_connection_is_due_is_answered() -> None:
+    """The event loop was busy meanwhile. Found by clients that asked twice a second under a rolling
+    upgrade: of 20,000 requests, 30 were lost."""
+    async with Backend(WELL) as backend, data_plane(backend.url) as plane:
+        client = await plane.client()
+        await client.ask(request())
+        (connection,) = plane.proxy.clients
+        stopping = asyncio.ensure_future(plane.proxy.stop(grace_s=20.0))
+        await asyncio.sleep(0.02)
+        client.writer.write(request())
+        connection.overdue()
+        assert (await client.answer()).body == b"well"
+        await asyncio.wait_for(stopping, 2.0)
+
+
 async def test_those_on_which_nothing_comes_keep_it_for_a_moment_only() -> None:
     async with Backend(WELL) as backend, data_plane(backend.url) as plane:
         used, fresh = await plane.client(), await plane.client()
