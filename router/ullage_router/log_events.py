@@ -15,6 +15,8 @@ EVENTS: Final[Mapping[str, str]] = {
     "replica_joined": "A replica is in the fleet.",
     "replica_left": "A replica is no longer in the fleet; it finishes its `requests`.",
     "replica_finished": "A replica that had left has answered its last request.",
+    "replica_state": "A replica's sidecar says that it is in another state now, and `why`; "
+    "`stalled` is one that has work and has made no step for a while.",
     "replica_failing": "A replica gave no answer; told once, until it answers.",
     "replica_answers": "A replica that was failing answers again.",
     "replica_ejected": "A replica failed again and again: it is left out until it answers a probe.",

@@ -146,7 +146,9 @@ class _Sidecar:
             why = f"the sidecar at {self._path} gives no answer within {ANSWER_WITHIN_S:g} s"
             raise CommandError(why, 1) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise CommandError(f"no sidecar answers at {self._path}: {_why(error)}", 1) from error
+            where = "(--socket PATH or --config FILE, as the sidecar has it)"
+            why = f"no sidecar answers at {self._path} {where}: {_why(error)}"
+            raise CommandError(why, 1) from error
         if answer.status == 404:
             raise CommandError(body.decode(errors="replace"), 2)
         try:

@@ -127,6 +127,7 @@ _LEVELS: Final = ("debug", "info", "warning", "error")
 _MADE_ELSEWHERE: Final = {
     "request": {"info"},
     "warm_up": {"info", "warning"},
+    "replica_state": {"info", "warning"},
     "not_http": {"warning"},
     "log_lines_dropped": {"warning"},
     "message": {"any"},

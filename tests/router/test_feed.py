@@ -296,6 +296,30 @@ async def test_problems_are_logged_when_they_begin_and_end_not_each_time(
     assert sidecar.url in messages[0]
 
 
+async def test_a_replica_that_is_in_another_state_is_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    router = new_router()
+    states = [{"stalled": True, "reason": "no step"}, {"state": State.HUNG}, {}, {"seq": 9}]
+    with caplog.at_level("INFO", logger="ullage"):
+        async with (
+            SidecarStandIn(document(snapshot(A))) as sidecar,
+            feeding(router, sidecar.url) as (feed,),
+        ):
+            await eventually(lambda: feed.polls[Poll.NEW])
+            for seq, changes in enumerate(states, 2):
+                count = feed.polls[Poll.NEW]
+                sidecar.published = document(snapshot(A, **({"seq": seq} | changes)))
+                await eventually(lambda count=count: feed.polls[Poll.NEW] > count + 1)
+    told = [(r.levelname, r.getMessage()) for r in caplog.records if "_state" in r.getMessage()]
+    begin = "replica_state replica=127.0.0.1:8001"
+    assert told == [
+        ("WARNING", f'{begin} was=serving now=stalled why="no step"'),
+        ("WARNING", f"{begin} was=stalled now=hung"),
+        ("INFO", f"{begin} was=hung now=serving"),
+    ]
+
+
 async def test_one_that_is_good_and_bad_by_turns_does_not_fill_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -233,7 +233,8 @@ async def test_without_a_sidecar_it_says_so(sidecar):
     status, _, err = await run(sidecar, "drain", "--wait", "5")
     assert status == 1
     assert err == (
-        f"ullage-sidecar drain: no sidecar answers at {sidecar.socket}.control: "
+        f"ullage-sidecar drain: no sidecar answers at {sidecar.socket}.control "
+        "(--socket PATH or --config FILE, as the sidecar has it): "
         "No such file or directory\n"
     )
 
