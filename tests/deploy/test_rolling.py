@@ -134,6 +134,7 @@ async def test_a_cluster_is_upgraded_under_load_and_no_request_is_lost(
             for name in (ROUTERS if what == "routers" else NODES)
             for step in steps
         ]
+        print(f"all: {len(answers)} answers, {sum(bool(a.problem) for a in answers)} failed")
         failed = [replace(answer, ask=Ask("", {})) for answer in answers if answer.problem]
         assert failed == []
         assert {answer.status for answer in answers} == {200}
