@@ -5,7 +5,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from ullage_router.core.ask import Ask
-from ullage_router.core.decide import Decision, Need
+from ullage_router.core.decision import Decision, Need
 from ullage_router.core.detail import candidates
 from ullage_router.core.fleet import Replica
 from ullage_router.core.lineup import Standing, left_out

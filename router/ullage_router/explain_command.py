@@ -19,7 +19,7 @@ from typing import Any, Final
 import orjson
 
 from ullage_router.admin_client import AdminError, admin_flag, fetch
-from ullage_router.core.decide import Why
+from ullage_router.core.decision import Why
 from ullage_shared import start
 from ullage_shared.plain import plain
 

@@ -21,7 +21,8 @@ from ullage_router.core.breaker import (
     own_failure,
     probe_due,
 )
-from ullage_router.core.decide import Decision, Need, Why, choose
+from ullage_router.core.decide import choose
+from ullage_router.core.decision import Decision, Need, Why
 from ullage_router.core.fleet import Fleet, Replica, with_breaker
 from ullage_router.core.follow import follow
 from ullage_router.core.inflight import Hold, InFlight, share_of

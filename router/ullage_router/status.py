@@ -15,7 +15,7 @@ from statistics import median_high
 from typing import Any, Final
 
 from ullage_router.core.affinity import homes_for
-from ullage_router.core.decide import Why
+from ullage_router.core.decision import Why
 from ullage_router.core.fleet import Replica
 from ullage_router.core.lineup import Standing
 from ullage_router.explain import Reasons

@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable
 from math import inf
 from typing import Final, Protocol
 
-from ullage_router.core.decide import Why
+from ullage_router.core.decision import Why
 from ullage_router.core.drain import DrainRate, retry_after_s
 from ullage_router.core.gate import CALM_S, Event, State, step
 from ullage_router.core.queue import QueuePolicy, Ticket, WaitingLine

@@ -37,7 +37,8 @@ import msgspec
 
 from ullage_router.core.affinity import RATE_S, Memory, Move
 from ullage_router.core.breaker import BreakerPolicy, Event, after
-from ullage_router.core.decide import Decision, Need, choose
+from ullage_router.core.decide import choose
+from ullage_router.core.decision import Decision, Need
 from ullage_router.core.fleet import Fleet, Replica, fleet_of, hear, with_breaker
 from ullage_router.core.follow import follow
 from ullage_router.core.inflight import Hold, InFlight, share_of

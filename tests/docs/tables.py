@@ -24,7 +24,7 @@ import ullage_shared.log_events
 import ullage_sidecar.config
 import ullage_sidecar.log_events
 from exposed import aggregator_families, router_families, sidecar_families
-from ullage_router.core.decide import Why
+from ullage_router.core.decision import Why
 from ullage_shared.config import keys
 from ullage_shared.snapshot import Snapshot
 

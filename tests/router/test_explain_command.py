@@ -16,7 +16,7 @@ from mission import AS_ASKED
 from scripted_backend import refusing_url
 from ullage_router import explain_command
 from ullage_router.__main__ import main
-from ullage_router.core.decide import Why
+from ullage_router.core.decision import Why
 from ullage_router.core.policy import Policy, Way
 from ullage_router.core.rules import Rules
 from ullage_router.explain_command import WORDS, told

@@ -13,7 +13,7 @@ from scripted_backend import Backend, Call, answering, refusing_url, response
 from sidecar_stand_in import SidecarStandIn
 from snapshots import document, snapshot
 from ullage_router.core.ask import Ask
-from ullage_router.core.decide import Why
+from ullage_router.core.decision import Why
 from ullage_router.core.fleet import fleet_of
 from ullage_router.core.lineup import Standing, stand
 from ullage_router.core.rules import Rules

@@ -10,7 +10,7 @@ from router_metrics import scrape, value
 from scripted_backend import LAST_CHUNK, Backend, Call, chunk, chunked_head, response
 from snapshots import document, fleet_with, snapshot
 from ullage_router.config import Limits
-from ullage_router.core.decide import Why
+from ullage_router.core.decision import Why
 from ullage_router.core.fleet import fleet_of, hear
 from ullage_router.core.lineup import Standing
 from ullage_router.core.rules import Rules

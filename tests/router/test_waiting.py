@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from ullage_router.core.decide import Why
+from ullage_router.core.decision import Why
 from ullage_router.core.drain import retry_after_s
 from ullage_router.core.gate import State
 from ullage_router.core.queue import QueuePolicy

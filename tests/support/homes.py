@@ -9,7 +9,8 @@ from types import MappingProxyType
 from mission import AS_ASKED
 from snapshots import fleet_with
 from ullage_router.core.affinity import Memory
-from ullage_router.core.decide import Decision, Need, Why, decide
+from ullage_router.core.decide import decide
+from ullage_router.core.decision import Decision, Need, Why
 from ullage_router.core.fleet import Fleet
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.rules import Rules

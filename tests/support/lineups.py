@@ -11,7 +11,8 @@ from ullage_router.core.breaker import (
     Event,
     after,
 )
-from ullage_router.core.decide import Decision, Need, decide
+from ullage_router.core.decide import decide
+from ullage_router.core.decision import Decision, Need
 from ullage_router.core.fleet import (
     Fleet,
     fleet_of,

@@ -9,7 +9,7 @@ import pytest
 
 from ullage_router.core import decide as code
 from ullage_router.core.affinity import Memory
-from ullage_router.core.decide import Decision, Need
+from ullage_router.core.decision import Decision, Need
 from ullage_router.core.fleet import Fleet
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import line_up, seed_of

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from ullage_router.core.decide import Decision
+from ullage_router.core.decision import Decision
 from ullage_router.core.odds import weight_of
 
 

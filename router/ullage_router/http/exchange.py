@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from ullage_router.core.ask import Ask
-from ullage_router.core.decide import Decision, Why
+from ullage_router.core.decision import Decision, Why
 from ullage_router.core.fleet import Replica
 from ullage_router.core.inflight import Hold
 from ullage_router.core.usage import prompt_tokens_in

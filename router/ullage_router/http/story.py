@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
 
-from ullage_router.core.decide import Decision
+from ullage_router.core.decision import Decision
 from ullage_router.core.fleet import Replica
 from ullage_router.http.answer import Answer
 from ullage_router.http.errors import Refusal

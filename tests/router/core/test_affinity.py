@@ -14,7 +14,7 @@ from mission import BY_SCORE
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core.affinity import Move
 from ullage_router.core.breaker import BreakerPolicy, Event, after
-from ullage_router.core.decide import Why
+from ullage_router.core.decision import Why
 from ullage_router.core.fleet import Fleet, fleet_of, hear, with_breaker
 from ullage_router.core.policy import AffinityPolicy, Policy, Way
 from ullage_router.core.rules import Rules

@@ -11,7 +11,7 @@ from homes import EIGHT, EQUAL, SIDECAR, SYSTEM, A, Asked, B, C, where
 from mission import BY_SCORE
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core.affinity import Move
-from ullage_router.core.decide import Why
+from ullage_router.core.decision import Why
 from ullage_router.core.fleet import fleet_of, hear
 from ullage_router.core.policy import AffinityPolicy
 from ullage_router.core.rules import Rules

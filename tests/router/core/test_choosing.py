@@ -13,7 +13,8 @@ from mission import AS_ASKED
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core.affinity import Memory, Move
 from ullage_router.core.breaker import Breaker, BreakerPolicy, Condition, Event, after
-from ullage_router.core.decide import Decision, Need, Why, decide
+from ullage_router.core.decide import decide
+from ullage_router.core.decision import Decision, Need, Why
 from ullage_router.core.detail import candidates
 from ullage_router.core.fleet import Fleet, fleet_of, hear, learn_models, vouch, with_breaker
 from ullage_router.core.inflight import InFlight, share_of

@@ -14,7 +14,8 @@ from mission import BY_SCORE
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core.affinity import Memory
 from ullage_router.core.breaker import CLOSED, Breaker, Condition
-from ullage_router.core.decide import Decision, Need, Why, decide
+from ullage_router.core.decide import decide
+from ullage_router.core.decision import Decision, Need, Why
 from ullage_router.core.fleet import Fleet, fleet_of, hear, learn_models, with_breaker
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import Standing, stand

@@ -10,7 +10,8 @@ from mission import AS_ASKED
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core.affinity import Memory, Move
 from ullage_router.core.breaker import LEAST_SHARE, BreakerPolicy, Event, after
-from ullage_router.core.decide import Decision, Need, Why, decide
+from ullage_router.core.decide import decide
+from ullage_router.core.decision import Decision, Need, Why
 from ullage_router.core.detail import Candidate, candidates
 from ullage_router.core.fleet import Fleet, fleet_of, hear, with_breaker
 from ullage_router.core.inflight import InFlight

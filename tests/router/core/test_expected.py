@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from snapshots import fleet_with
 from ullage_router.core.affinity import Memory
-from ullage_router.core.decide import Decision, Need, Why, choose
+from ullage_router.core.decide import choose
+from ullage_router.core.decision import Decision, Need, Why
 from ullage_router.core.detail import candidates
 from ullage_router.core.expected import MOST_AT_ONCE, MOST_KNOWING
 from ullage_router.core.fleet import Fleet

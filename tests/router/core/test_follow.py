@@ -13,7 +13,8 @@ from lineups import A, B, C, D, heard, keys, lined_up, with_events
 from snapshots import fleet_with, snapshot
 from ullage_router.core.affinity import Memory
 from ullage_router.core.breaker import Event
-from ullage_router.core.decide import Need, choose
+from ullage_router.core.decide import choose
+from ullage_router.core.decision import Need
 from ullage_router.core.expected import MOST_AT_ONCE
 from ullage_router.core.fleet import Fleet, fleet_of, vouch
 from ullage_router.core.follow import follow

@@ -14,7 +14,7 @@ from homes import EIGHT, EQUAL, KEY, SYSTEM, A, Asked, B, C, spread, where
 from mission import BY_SCORE
 from snapshots import fleet_with
 from ullage_router.core.affinity import RATE_S, Memory, Move, Placed, homes_for
-from ullage_router.core.decide import Decision, Why
+from ullage_router.core.decision import Decision, Why
 from ullage_router.core.fleet import Fleet
 from ullage_router.core.policy import AffinityPolicy, Policy, Way
 from ullage_router.core.rules import Rules

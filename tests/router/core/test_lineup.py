@@ -11,7 +11,7 @@ import pytest
 
 from lineups import SHARE, A, B, C, base_of, by_now, decided, heard, keys, lined_up
 from snapshots import fleet_with, snapshot
-from ullage_router.core.decide import Why
+from ullage_router.core.decision import Why
 from ullage_router.core.fleet import (
     SHOWN_AFTER_S,
     Fleet,

@@ -12,7 +12,8 @@ from ullage_router.core.breaker import (
     LEAST_SHARE,
     Event,
 )
-from ullage_router.core.decide import Need, decide
+from ullage_router.core.decide import decide
+from ullage_router.core.decision import Need
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.policy import Policy, Way
 from ullage_router.core.rules import Rules

@@ -7,7 +7,8 @@ import pytest
 
 from snapshots import document, snapshot
 from ullage_router.core.affinity import Memory
-from ullage_router.core.decide import Decision, Need, Why, choose
+from ullage_router.core.decide import choose
+from ullage_router.core.decision import Decision, Need, Why
 from ullage_router.core.detail import candidates
 from ullage_router.core.fleet import Fleet, fleet_of, hear
 from ullage_router.core.inflight import InFlight

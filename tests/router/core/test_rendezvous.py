@@ -14,7 +14,7 @@ from selecting import choose, names, odds_of
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core import decide
 from ullage_router.core.affinity import Memory
-from ullage_router.core.decide import Need, Why
+from ullage_router.core.decision import Need, Why
 from ullage_router.core.fleet import Fleet, fleet_of, hear
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import line_up

@@ -24,7 +24,8 @@ from selecting import (
 )
 from snapshots import fleet_with
 from ullage_router.core.affinity import Memory
-from ullage_router.core.decide import Need, decide
+from ullage_router.core.decide import decide
+from ullage_router.core.decision import Need
 from ullage_router.core.fleet import fleet_of
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.policy import Way

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from snapshots import document, fleet_with, snapshot
 from ullage_router.core.affinity import Memory
 from ullage_router.core.breaker import BreakerPolicy, Event, after
-from ullage_router.core.decide import Decision, Need, choose
+from ullage_router.core.decide import choose
+from ullage_router.core.decision import Decision, Need
 from ullage_router.core.fleet import Fleet, fleet_of, hear, with_breaker
 from ullage_router.core.inflight import InFlight
 from ullage_router.core.lineup import line_up

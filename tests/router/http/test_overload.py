@@ -13,7 +13,7 @@ from raw_client import Answer, Client, request
 from scripted_backend import Backend, Call, answering, refusing_url, response, silent
 from snapshots import document, fleet_with, snapshot
 from ullage_router.config import Config
-from ullage_router.core.decide import Why
+from ullage_router.core.decision import Why
 from ullage_router.core.drain import retry_after_s
 from ullage_router.core.fleet import Fleet, fleet_of, hear
 from ullage_router.core.gate import State
