@@ -169,10 +169,13 @@ install: ## into PREFIX (/opt/ullage), with systemd's units; as root (DESTDIR=FO
 uninstall: ## take it away again; /etc/ullage stays
 	@PYTHONPATH=deploy $(PYTHON) -m install uninstall --prefix "$(PREFIX)" --destdir "$(DESTDIR)"
 
-deploy-test: env env-vllm system ## units, packages, a booted machine, an upgrade under load (as root, 20 minutes)
+deploy-test: env env-vllm system ## units, packages, a booted machine, an upgrade under load, discovery, aggregation (as root, 25 minutes)
 	PYTHONPATH=tests:tests/support $(BIN)/python -m units
 	$(BIN)/pytest tests/deploy -m "not alone and not vllm" -n 2 --dist loadfile
 	$(BIN)/pytest tests/deploy -m vllm -s
+	$(BIN)/pytest tests/shared/discovery tests/shared/aggregator tests/router/test_discovery.py \
+		tests/router/test_two_aggregators.py -n 2 --dist loadfile
+	PYTHONPATH=tests/support $(BIN)/python tests/bench/bench_aggregate.py
 
 clean: ## remove what was built
 	rm -rf .venv .venv-vllm .build dist
