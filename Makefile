@@ -41,10 +41,7 @@ test: lint env-tune system ## every test but the long ones (under 20 minutes)
 	run -m "not vllm and slow and not alone" -n 2; \
 	run -m "alone" -n 1; \
 	run -m "vllm and not long" -n 2 --durations=20; \
-	[ $$failed = 0 ] || { \
-		echo "What failed beside other tests is tried once more by itself. It fails twice, or was the machine's:"; \
-		$(PYTEST) --last-failed --last-failed-no-failures none -n 1 -rpfE; \
-	}
+	[ $$failed = 0 ] || $(BIN)/python tests/again.py
 
 lab: env-tune ## routing policies against each other on vLLM's own scheduler, in virtual time (30 minutes)
 	$(VLLM)/bin/python -m ullage_tune run $(LAB)
