@@ -200,7 +200,6 @@ async def test_a_watch_that_falls_silent_is_asked_for_anew(monkeypatch: pytest.M
     monkeypatch.setattr("ullage_shared.feed._TIMEOUT_S", 0.2)
     async with watching(pushing(line(0.9)), SHORT_S) as (router, feed, sidecar):
         await eventually(lambda: feed.polls[Poll.TIMEOUT])
-        assert feed.problem == "no line within 0.2 s"
         await eventually(lambda: sidecar.connections >= 2)
         assert score_of(router) == 0.9
 
