@@ -34,7 +34,7 @@ demo: env env-vllm ## two real vLLM servers, a sidecar, a router, real requests 
 	PYTHONPATH=deploy $(BIN)/python -m demo --venv $(VLLM) --model $(MODEL) \
 		--port-base $(PORT_BASE) $(if $(KEEP),--keep)
 
-test: lint env-tune system ## every test but the long ones (under 20 minutes)
+test: lint env-tune system ## every test but the long ones (20 minutes)
 	@rm -f .pytest_cache/v/cache/lastfailed; failed=0; \
 	run() { $(PYTEST) "$$@" || { code=$$?; [ $$code = 1 ] && failed=1 || exit $$code; }; }; \
 	run -m "not vllm and not slow and not long" -n 2; \
@@ -49,7 +49,7 @@ lab: env-tune ## routing policies against each other on vLLM's own scheduler, in
 long: env env-vllm ## real vLLM at half speed is told apart; ranks that restart (10 minutes)
 	$(PYTEST) tests/end_to_end -m long
 
-check: lint ## the quick tests (under a minute)
+check: lint ## the quick tests (2 minutes)
 	$(PYTEST) -m "not vllm and not slow and not long" -n 2
 
 observability: env system ## alerts, dashboard and pages, with a real Prometheus (2 minutes)
