@@ -166,7 +166,7 @@ install: ## into PREFIX (/opt/ullage), with systemd's units; as root (DESTDIR=FO
 uninstall: ## take it away again; /etc/ullage stays
 	@PYTHONPATH=deploy $(PYTHON) -m install uninstall --prefix "$(PREFIX)" --destdir "$(DESTDIR)"
 
-deploy-test: env env-vllm system ## units, packages, a booted machine, an upgrade under load, discovery, aggregation (as root, 25 minutes)
+deploy-test: env env-vllm system ## units, packages, a booted machine, an upgrade under load, discovery, aggregation (as root, 13 minutes)
 	PYTHONPATH=tests:tests/support $(BIN)/python -m units
 	$(BIN)/pytest tests/deploy -m "not alone and not vllm" -n 2 --dist loadfile
 	$(BIN)/pytest tests/deploy -m vllm -s
