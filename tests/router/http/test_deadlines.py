@@ -1,6 +1,7 @@
 """Clients that keep the router waiting, and more of them than it has room for."""
 
 import asyncio
+import contextlib
 import socket
 
 import pytest
@@ -75,7 +76,9 @@ async def test_a_connection_without_a_request_is_closed_in_silence(empty_lines: 
         if not empty_lines:
             for task in trickling:
                 task.cancel()
-        assert await new.closed() == await used.closed() == b""
+        for client in (new, used):
+            with contextlib.suppress(ConnectionResetError):  # What it still sends finds nobody.
+                assert await client.closed() == b""
         for task in trickling:
             task.cancel()
         assert not plane.router.refusals
