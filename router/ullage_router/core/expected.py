@@ -29,18 +29,17 @@ class Expected:
     """The rows of those that may be chosen, kept up with what this router sends them."""
 
     __slots__ = (
-        *(
-            "_bits",
-            "_given",
-            "_load",
-            "_place",
-            "_ring",
-            "_rows",
-            "_seats",
-            "_seen",
-            "_words",
-            "typical",
-        ),
+        "_bits",
+        "_given",
+        "_guesses",
+        "_load",
+        "_place",
+        "_ring",
+        "_rows",
+        "_seats",
+        "_seen",
+        "_words",
+        "typical",
     )
 
     def __init__(self, seats: Sequence[Seat], place: Mapping[str, int], load: InFlight) -> None:
@@ -52,6 +51,8 @@ class Expected:
         """Seeds are hashes, so the first ones are any. It is looked for anew after every
         `MOST_AT_ONCE` snapshots: it moves slowly, and all rows are made with it."""
         self._words = 0
+        self._guesses = self._any_unknown()
+        """Is a typical speed taken for somebody's? Then it is looked for after each snapshot."""
         self._rows: list[Row | None] = [None] * len(seats)
         """None: to be made."""
         self._ring = [*range(len(seats)), *range(MOST_AT_ONCE)]
@@ -108,14 +109,17 @@ class Expected:
     def heard(self, place: int) -> None:
         """Another snapshot of that one has come, perhaps of another incarnation."""
         self._words += 1
-        first_speed = not self.typical.measured and self._seats[place].pace.token_s is not None
-        if self._words >= MOST_AT_ONCE or first_speed:
+        if self._words >= MOST_AT_ONCE or self._guesses:
             self._words = 0
             self.typical = typical_of([seat.pace for seat in self._seats[:MOST_AT_ONCE]])
+            self._guesses = self._any_unknown()
             self._rows[:] = [None] * len(self._seats)
         self._rows[place] = None
         if self._bits:
             self._bits[place] = -1
+
+    def _any_unknown(self) -> bool:
+        return any(seat.pace.token_s is None for seat in self._seats[:MOST_AT_ONCE])
 
     def catch_up(self) -> None:
         """Take in what has been sent, begun and ended since the last look."""

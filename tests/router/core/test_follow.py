@@ -209,20 +209,26 @@ def test_nearly_every_word_is_followed() -> None:
         candidates, _ = followed(candidates, fleet, seq * 0.01) or pytest.fail("must follow")
 
 
-def test_what_is_typical_is_known_with_the_first_speed_and_again_after_as_many_words() -> None:
-    fleet = heard(*(say(url, 0.7, 0, prefill_tokens_per_s=None) for url in URLS[:4]))
+@pytest.mark.parametrize("others", [None, 1_000.0])
+def test_what_is_typical_is_known_at_once_while_somebodys_speed_is_not_and_else_after_some_words(
+    others: float | None,
+) -> None:
+    """Of two speeds the typical one is between."""
+    fleet = heard(
+        say(URLS[0], 0.7, 0, prefill_tokens_per_s=1_000.0),
+        say(URLS[1], 0.7, 0, prefill_tokens_per_s=others),
+    )
     candidates = lined_up(fleet, 0.0, rules=WAYS[0])
     odds = Odds(candidates, InFlight())
-    assert not odds.expected().typical.measured
-    for seq in range(1, MOST_AT_ONCE + 2):
-        speed = 1_000.0 if seq == 1 else 4_000.0
-        fleet = heard(
-            *(say(url, 0.7, seq, prefill_tokens_per_s=speed) for url in URLS[:1]), fleet=fleet
-        )
+    seen = [odds.expected().typical.token_s]
+    for seq in range(1, MOST_AT_ONCE + 1):
+        fleet = heard(say(URLS[0], 0.7, seq, prefill_tokens_per_s=4_000.0), fleet=fleet)
         candidates, whom = followed(candidates, fleet, 0.1) or pytest.fail("must follow")
         odds.follow(candidates, whom)
-        expected = 1_000.0 if seq <= MOST_AT_ONCE else 4_000.0
-        assert odds.expected().typical.token_s == pytest.approx(1 / expected)
+        seen.append(odds.expected().typical.token_s)
+    now = 1 / 4_000.0 if others is None else (1 / 1_000.0 + 1 / 4_000.0) / 2
+    later = 1 if others is None else MOST_AT_ONCE
+    assert seen == pytest.approx([1 / 1_000.0] * later + [now] * (len(seen) - later))
 
 
 def test_a_replica_that_has_started_anew_knows_nothing_any_more() -> None:
