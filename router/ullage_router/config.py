@@ -11,6 +11,7 @@ from ullage_router.core.breaker import BreakerPolicy
 from ullage_router.core.policy import AffinityPolicy, Policy, RetryPolicy
 from ullage_router.core.queue import QueuePolicy
 from ullage_router.core.rules import Rules
+from ullage_shared.tls import ClientKey
 
 __all__ = [
     "Access",
@@ -153,13 +154,7 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "`--ssl-cert-reqs`). Empty: none."
         ),
     ] = ""
-    client_key: Annotated[
-        str,
-        Meta(
-            description="PEM file with its private key, not readable by everybody. Empty: it is in "
-            "`client_certificate`."
-        ),
-    ] = ""
+    client_key: ClientKey = ""
 
 
 class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,8 +8,9 @@ second late by turns, so do not take a replica from each other, while one that i
 sidecars, and says so by `age_s`, loses it before its snapshots are stale.
 
 A source on the replica's own host, by the names in both URLs, is at home. It speaks for the replica
-as soon as it does, whatever a source that is not says, or has said before: a sidecar that lies can
-so take nothing from a node whose own sidecar is listed by the name that its replicas have.
+as soon as it does and while it is heard, whatever a source that is not says, or has said before: a
+sidecar that lies can so take nothing from a node whose own sidecar is listed by the name that its
+replicas have.
 """
 
 from collections.abc import Mapping

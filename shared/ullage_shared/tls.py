@@ -8,11 +8,21 @@ Rules
 
 import ssl
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from ullage_shared.config import ConfigError
 from ullage_shared.secret import private
 
+ClientKey = Annotated[
+    str,
+    Meta(
+        description="PEM file with its private key, not readable by everybody. Empty: it is in "
+        "`client_certificate`."
+    ),
+]
+"""`tls.client_key` of whoever shows a certificate."""
 _ALPN: Final = ("http/1.1",)
 
 

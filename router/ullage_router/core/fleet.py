@@ -12,7 +12,8 @@ Rules
   sidecars. One speaks for it, the other stands by, and takes over once its picture is much the
   younger (see `sources`), or when the first no longer names it, or is lost. So a replica does not
   flap between them, nor does it leave while one of them tells of it.
-* A source on the replica's own host speaks for it at once, whoever did before (see `sources`).
+* A source on the replica's own host speaks for it at once, whoever did before, and for as long as
+  it is heard (see `sources`).
 * Ages are counted on this router's clock: `age_s` as sent, plus the time since receipt.
 * What was held against a server is forgotten when it has started anew (another `boot_id`).
 * A server with several data-parallel ranks is several replicas at one URL. They take the place of
@@ -301,11 +302,13 @@ def _newer(
     owned = now_s - known.received_s <= OWNED_S
     if known.source is not None and known.source != source:
         age_s = known.age_s(now_s)
-        if at_home(source, known.url) and not at_home(known.source, known.url):
+        home, was_home = at_home(source, known.url), at_home(known.source, known.url)
+        if home and not was_home:
             last, owned = None, False  # What a stranger has said of it binds nobody.
             known = replace(known, snapshot=None, boot_id=None, boot_before=None, trend=FLAT)
         elif last is not None and age_s is not None and snapshot.id == last.id:
-            if not takes_over(age_s, snapshot.age_s):
+            keeps = was_home and not home and owned
+            if keeps or not takes_over(age_s, snapshot.age_s):
                 return known, ""
         elif owned:
             return known, f"{known.source} speaks for {known.key}"

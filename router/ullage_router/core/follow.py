@@ -11,7 +11,6 @@ be made anew.
 
 from itertools import compress
 from operator import is_not
-from typing import Final
 
 import msgspec
 
@@ -20,8 +19,6 @@ from ullage_router.core.fleet import Fleet
 from ullage_router.core.lineup import Judged, LineUp, Seat, judge
 from ullage_router.core.rules import Rules
 from ullage_shared.snapshot import RequestClass
-
-_REPLACED: Final = msgspec.structs.replace
 
 
 def follow(
@@ -81,7 +78,7 @@ def _seated_again(seat: Seat, now: Judged) -> Seat | None:
         return now.seat
     if now.replica.breaker is not CLOSED:  # Its share moves with time.
         return None
-    return _REPLACED(seat, replica=now.replica, then=now.replica.taken_then)
+    return msgspec.structs.replace(seat, replica=now.replica, then=now.replica.taken_then)
 
 
 def _unsettles(silent_base: float | None, old: Seat, new: Seat, floor: float) -> bool:

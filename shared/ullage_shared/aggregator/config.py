@@ -12,6 +12,7 @@ from ullage_shared import admission
 from ullage_shared.address import AddressError, parse_listen
 from ullage_shared.config import ConfigError, keys, load
 from ullage_shared.discovery.source import parse_source
+from ullage_shared.tls import ClientKey
 
 
 class Access(admission.Access, frozen=True, forbid_unknown_fields=True):
@@ -43,13 +44,7 @@ class Tls(admission.Tls, frozen=True, forbid_unknown_fields=True):
             "where they want one (their `tls.client_ca`). Empty: none."
         ),
     ] = ""
-    client_key: Annotated[
-        str,
-        Meta(
-            description="PEM file with its private key, not readable by everybody. Empty: it is in "
-            "`client_certificate`."
-        ),
-    ] = ""
+    client_key: ClientKey = ""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -22,6 +22,7 @@ from ullage_router.core.fleet import (
 )
 from ullage_shared.address import AddressError
 from ullage_shared.snapshot import Snapshot
+from ullage_shared.sources import YOUNGER_S
 
 A, B, C = (f"http://{name}:8000" for name in "abc")
 STRUCK = Breaker(Condition.STRUCK, until_s=9.0)
@@ -172,11 +173,12 @@ def test_a_sidecar_at_home_speaks_for_its_replica_whatever_another_has_said(
     lies, truth = snapshot(A, 0.0, **lie), snapshot(A, 0.9, age_s=0.1)
     fleet, faults = hear(heard(lies), HOME, document(truth), 1.0)
     assert (faults, fleet.replicas[A].snapshot, fleet.replicas[A].source) == ((), truth, HOME)
-    for now_s in (1.5, 2.0, 2.5):
-        fleet, _ = hear(fleet, ONE, document(lies), now_s)
-        fleet, faults = hear(fleet, HOME, document(truth), now_s)
-        assert (faults, fleet.replicas[A].snapshot) == ((), truth)
-    fleet, _ = hear(fleet, ONE, document(), 2.6)
+    for later_s in (0.0, YOUNGER_S, YOUNGER_S + 0.5, OWNED_S):
+        lied_to, _ = hear(fleet, ONE, document(lies), 1.0 + later_s)
+        assert (lied_to.replicas[A].snapshot, lied_to.replicas[A].source) == (truth, HOME)
+        back, faults = hear(lied_to, HOME, document(truth), 1.0 + later_s)
+        assert (faults, back.replicas[A].snapshot) == ((), truth)
+    fleet, _ = hear(back, ONE, document(), 1.1 + OWNED_S)
     assert fleet.replicas[A].source == HOME
 
 
